@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "qkv/attention/attention.h"
+
+namespace qkv {
+
+/// The arithmetic of an evaluation by the definition, row by row in plain loops.
+enum class Arithmetic : uint8_t {
+  reference,  ///< f64 throughout
+  plain,      ///< the compute type (f32; f64 for f64), with the storage roundings that the semantics allow
+};
+
+/// Everything attention and its gradients give, row-major. Reference values are f64; plain values have the dtype that
+/// the operation would store.
+struct AttentionReference {
+  Tensor out, lse;
+  Tensor d_q, d_k, d_v, d_bias, d_slopes, d_table, d_sinks, d_scale;  ///< absent without d_out, or without their tensor
+};
+
+/// Evaluates the definition on the stored inputs. Same checks, shapes and errors as attention_forward. Costs
+/// O(B H Tq Tk (D + Dv)) time in scalar code and O(Tk) memory beyond the results. d_out and d_lse may be absent.
+AttentionReference attention_reference(const TensorView& q, const TensorView& k, const TensorView& v,
+                                       const AttentionOptions& options, Arithmetic arithmetic,
+                                       const TensorView& d_out = {}, const TensorView& d_lse = {});
+
+}  // namespace qkv

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include "attention/problem.h"
+
+namespace qkv {
+
+/// The only place of the room that throws for a wrong call. Messages start with "attention: ".
+Problem check_problem(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options);
+
+/// A tensor with the axes of q (last one of the given width) in the problem's dtype: out, d_out, d_q, tangents.
+/// For k and v likewise with `keys` true. Returns it as an operand over (b, h, row, column).
+enum class Rows : uint8_t { queries, keys };
+Operand check_like(const Problem& problem, const TensorView& view, const char* name, Rows rows, int64_t heads,
+                   int64_t width, int q_rank);
+/// A per-row tensor: [B, H, Tq] of rank(q) - 1, or [total_q, H]; f32, or f64 for f64. As an operand over (b, h, row, -).
+Operand check_per_row(const Problem& problem, const TensorView& view, const char* name, int q_rank);
+
+struct NamedView {
+  const char* name;
+  TensorView view;
+};
+/// Throws when an output overlaps an input, another output or itself. Absent views are skipped.
+void check_overlap(std::initializer_list<NamedView> inputs, const AttentionOptions& options,
+                   std::initializer_list<NamedView> outputs);
+
+}  // namespace qkv
