@@ -19,6 +19,11 @@ Operand check_like(const Problem& problem, const TensorView& view, const char* n
 /// A per-row tensor: [B, H, Tq] of rank(q) - 1, or [total_q, H]; f32, or f64 for f64. As an operand over (b, h, row, -).
 Operand check_per_row(const Problem& problem, const TensorView& view, const char* name, int q_rank);
 
+/// Where a gradient (or tangent) of an option's tensor lives: the shape and dtype of that tensor, which must be there.
+void check_twin(const TensorView& view, const char* name, const TensorView& tensor, const char* tensor_name);
+/// d_scale (or t_scale): [1] or [], f32, or f64 for f64.
+void check_scale_twin(const Problem& problem, const TensorView& view, const char* name);
+
 struct NamedView {
   const char* name;
   TensorView view;
