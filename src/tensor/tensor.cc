@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "qkv/tensor/tensor.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "qkv/support/checked.h"
+#include "qkv/support/error.h"
+
+namespace qkv {
+namespace {
+
+constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector
+
+}  // namespace
+
+Tensor::Tensor(DType dtype, const Dims& shape) {
+  const int64_t bytes = checked_multiply(element_count(shape), size_of(dtype), "bytes of a tensor");
+  const int64_t padded = checked_add(bytes, kAlignment, "bytes of a tensor");
+  // calloc, not aligned_alloc and a loop: fresh pages from the system are zero already and stay untouched until used.
+  void* memory = std::calloc(static_cast<size_t>(padded), 1);
+  if (memory == nullptr) {
+    throw SystemError(concat("no memory for a tensor of shape ", to_string(shape), " (", bytes, " bytes)"));
+  }
+  owner_ = std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
+  const uintptr_t mask = static_cast<uintptr_t>(kAlignment) - 1;
+  owned_ = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory) + mask) & ~mask);
+  view_ = TensorView(dtype, owned_, shape);
+}
+
+Tensor::Tensor(TensorView view, std::shared_ptr<const void> owner) : owner_(std::move(owner)), view_(view) {}
+
+MutableTensorView Tensor::mutable_view() {
+  require(owned_ != nullptr,
+          view_ ? "a tensor over memory of somebody else is read-only" : "an absent tensor has no view");
+  return MutableTensorView(view_.dtype(), owned_, view_.shape());
+}
+
+Tensor converted(const TensorView& source, DType dtype) {
+  require(static_cast<bool>(source), "an absent tensor cannot be converted to ", name(dtype));
+  Tensor result(dtype, source.shape());
+  copy(source, result.mutable_view());
+  return result;
+}
+
+}  // namespace qkv
