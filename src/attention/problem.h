@@ -49,14 +49,14 @@ struct Problem {
   bool causal = false;
   std::optional<int64_t> window_left, window_right;
 
-  Operand bias, mask;        ///< (b, h, i, j)
-  Operand slopes, sinks;     ///< (-, h, -, -)
-  Operand table;             ///< (-, h, -, bucket)
+  Operand bias, mask;     ///< (b, h, i, j)
+  Operand slopes, sinks;  ///< (-, h, -, -)
+  Operand table;          ///< (-, h, -, bucket)
   int64_t table_buckets = 0;
   Buckets buckets;
-  Operand query_segment;     ///< (b, -, i, -)
-  Operand key_segment;       ///< (b, -, -, j)
-  Operand block_mask;        ///< (b, h, block of i, block of j)
+  Operand query_segment;  ///< (b, -, i, -)
+  Operand key_segment;    ///< (b, -, -, j)
+  Operand block_mask;     ///< (b, h, block of i, block of j)
   BlockShape block;
 
   double dropout = 0;

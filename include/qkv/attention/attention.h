@@ -40,8 +40,10 @@ void attention_lse(const AttentionState& state, const MutableTensorView& lse);
 struct AttentionUpstream {
   TensorView d_out;
   TensorView d_lse = {};
-  AttentionUpstream(const TensorView& out_gradient) : d_out(out_gradient) {}  // NOLINT(google-explicit-constructor)
-  AttentionUpstream(const MutableTensorView& out_gradient) : d_out(out_gradient) {}  // NOLINT(google-explicit-constructor)
+  // Implicit: a plain d_out is the common case.  NOLINTBEGIN(google-explicit-constructor)
+  AttentionUpstream(const TensorView& out_gradient) : d_out(out_gradient) {}
+  AttentionUpstream(const MutableTensorView& out_gradient) : d_out(out_gradient) {}
+  // NOLINTEND(google-explicit-constructor)
   AttentionUpstream(const TensorView& out_gradient, const TensorView& lse_gradient)
       : d_out(out_gradient), d_lse(lse_gradient) {}
 };

@@ -14,9 +14,8 @@ class ParallelBody {
  public:
   template <class F>
   ParallelBody(const F& f)  // NOLINT(google-explicit-constructor)
-      : object_(&f), call_([](const void* object, int64_t index, int worker) {
-          (*static_cast<const F*>(object))(index, worker);
-        }) {}
+      : object_(&f),
+        call_([](const void* object, int64_t index, int worker) { (*static_cast<const F*>(object))(index, worker); }) {}
   void operator()(int64_t index, int worker) const { call_(object_, index, worker); }
 
  private:

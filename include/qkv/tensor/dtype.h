@@ -37,6 +37,7 @@ Float16 to_float16(float x);
 
 template <class T>
 struct DTypeOf;
+// clang-format off
 template <> struct DTypeOf<double> { static constexpr DType value = DType::f64; };
 template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
 template <> struct DTypeOf<BFloat16> { static constexpr DType value = DType::bf16; };
@@ -46,6 +47,7 @@ template <> struct DTypeOf<bool> { static constexpr DType value = DType::boolean
 template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::u8; };
 template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::i32; };
 template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::i64; };
+// clang-format on
 
 /// One element of any dtype as a double (i64 beyond 2^53 rounds).
 double load_as_double(DType dtype, const void* element);

@@ -45,11 +45,13 @@ class TensorView {
  public:
   TensorView() = default;
   TensorView(DType dtype, const void* data, const Dims& shape, const Dims& strides);
-  TensorView(DType dtype, const void* data, const Dims& shape) : TensorView(dtype, data, shape, contiguous_strides(shape)) {}
+  TensorView(DType dtype, const void* data, const Dims& shape)
+      : TensorView(dtype, data, shape, contiguous_strides(shape)) {}
   template <class T>
   TensorView(const T* data, const Dims& shape) : TensorView(DTypeOf<T>::value, data, shape) {}
   template <class T>
-  TensorView(const T* data, const Dims& shape, const Dims& strides) : TensorView(DTypeOf<T>::value, data, shape, strides) {}
+  TensorView(const T* data, const Dims& shape, const Dims& strides)
+      : TensorView(DTypeOf<T>::value, data, shape, strides) {}
 
   explicit operator bool() const { return present_; }
   DType dtype() const { return dtype_; }
@@ -76,14 +78,15 @@ class TensorView {
 class MutableTensorView : public TensorView {
  public:
   MutableTensorView() = default;
-  MutableTensorView(DType dtype, void* data, const Dims& shape, const Dims& strides) : TensorView(dtype, data, shape, strides) {}
+  MutableTensorView(DType dtype, void* data, const Dims& shape, const Dims& strides)
+      : TensorView(dtype, data, shape, strides) {}
   MutableTensorView(DType dtype, void* data, const Dims& shape) : TensorView(dtype, data, shape) {}
   template <class T>
-    requires(!std::is_const_v<T>)
-  MutableTensorView(T* data, const Dims& shape) : TensorView(DTypeOf<T>::value, data, shape) {}
+  requires(!std::is_const_v<T>) MutableTensorView(T* data, const Dims& shape)
+      : TensorView(DTypeOf<T>::value, data, shape) {}
   template <class T>
-    requires(!std::is_const_v<T>)
-  MutableTensorView(T* data, const Dims& shape, const Dims& strides) : TensorView(DTypeOf<T>::value, data, shape, strides) {}
+  requires(!std::is_const_v<T>) MutableTensorView(T* data, const Dims& shape, const Dims& strides)
+      : TensorView(DTypeOf<T>::value, data, shape, strides) {}
   void* data() const { return const_cast<void*>(data_); }
   void* at(int64_t offset) const { return const_cast<void*>(TensorView::at(offset)); }
 };
