@@ -117,14 +117,10 @@ void copy_elements(const TensorView& source, const MutableTensorView& target, co
 template <class From>
 void copy_floats(const TensorView& source, const MutableTensorView& target, const LoopNest& nest) {
   switch (target.dtype()) {
-    case DType::f64:
-      return copy_elements<From, double>(source, target, nest);
-    case DType::f32:
-      return copy_elements<From, float>(source, target, nest);
-    case DType::bf16:
-      return copy_elements<From, BFloat16>(source, target, nest);
-    default:
-      return copy_elements<From, Float16>(source, target, nest);
+    case DType::f64: return copy_elements<From, double>(source, target, nest);
+    case DType::f32: return copy_elements<From, float>(source, target, nest);
+    case DType::bf16: return copy_elements<From, BFloat16>(source, target, nest);
+    default: return copy_elements<From, Float16>(source, target, nest);
   }
 }
 
@@ -139,21 +135,14 @@ void copy(const TensorView& source, const MutableTensorView& target) {
   if (source.elements() == 0) return;
   const LoopNest nest = make_nest(source.shape(), source.strides(), target.strides());
   switch (source.dtype()) {
-    case DType::f64:
-      return copy_floats<double>(source, target, nest);
-    case DType::f32:
-      return copy_floats<float>(source, target, nest);
-    case DType::bf16:
-      return copy_floats<BFloat16>(source, target, nest);
-    case DType::f16:
-      return copy_floats<Float16>(source, target, nest);
+    case DType::f64: return copy_floats<double>(source, target, nest);
+    case DType::f32: return copy_floats<float>(source, target, nest);
+    case DType::bf16: return copy_floats<BFloat16>(source, target, nest);
+    case DType::f16: return copy_floats<Float16>(source, target, nest);
     case DType::boolean:
-    case DType::u8:
-      return copy_elements<uint8_t, uint8_t>(source, target, nest);
-    case DType::i32:
-      return copy_elements<int32_t, int32_t>(source, target, nest);
-    case DType::i64:
-      return copy_elements<int64_t, int64_t>(source, target, nest);
+    case DType::u8: return copy_elements<uint8_t, uint8_t>(source, target, nest);
+    case DType::i32: return copy_elements<int32_t, int32_t>(source, target, nest);
+    case DType::i64: return copy_elements<int64_t, int64_t>(source, target, nest);
   }
 }
 
