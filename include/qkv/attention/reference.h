@@ -7,7 +7,7 @@ namespace qkv {
 
 /// The arithmetic of an evaluation by the definition, row by row in plain loops.
 enum class Arithmetic : uint8_t {
-  reference,  ///< f64 throughout
+  reference,  ///< f64; of f64 inputs in long double, so that f64 itself has an error to compare with
   plain,      ///< the compute type (f32; f64 for f64), with the storage roundings that the semantics allow
 };
 
@@ -19,7 +19,8 @@ struct AttentionReference {
 };
 
 /// Evaluates the definition on the stored inputs. Same checks, shapes and errors as attention_forward. Costs
-/// O(B H Tq Tk (D + Dv)) time in scalar code and O(Tk) memory beyond the results. d_out and d_lse may be absent.
+/// O(B H Tq Tk (D + Dv)) time in scalar code and, per thread, a converted copy of the keys and values of one head beyond
+/// the results. d_out and d_lse may be absent; d_lse comes with d_out only.
 AttentionReference attention_reference(const TensorView& q, const TensorView& k, const TensorView& v,
                                        const AttentionOptions& options, Arithmetic arithmetic,
                                        const TensorView& d_out = {}, const TensorView& d_lse = {});
