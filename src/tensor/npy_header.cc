@@ -20,21 +20,15 @@ constexpr size_t kLongestHeader = size_t{1} << 16;
 /// NumPy's letters for what is not a plain number, to say what came.
 const char* kind_name(char letter) {
   switch (letter) {
-    case 'O':
-      return "Python objects";
-    case 'V':
-      return "raw or structured records";
+    case 'O': return "Python objects";
+    case 'V': return "raw or structured records";
     case 'S':
     case 'a':
-    case 'U':
-      return "strings";
+    case 'U': return "strings";
     case 'M':
-    case 'm':
-      return "dates or durations";
-    case 'c':
-      return "complex numbers";
-    default:
-      return "a type qkv has no use for";
+    case 'm': return "dates or durations";
+    case 'c': return "complex numbers";
+    default: return "a type qkv has no use for";
   }
 }
 
@@ -239,29 +233,14 @@ NpyHeader parse_npy_header(const char* bytes, size_t size, const std::string& fi
 std::string npy_preamble(DType dtype, const Dims& shape) {
   const char* descr = "";
   switch (dtype) {
-    case DType::f64:
-      descr = "<f8";
-      break;
-    case DType::f32:
-      descr = "<f4";
-      break;
-    case DType::f16:
-      descr = "<f2";
-      break;
-    case DType::boolean:
-      descr = "|b1";
-      break;
-    case DType::u8:
-      descr = "|u1";
-      break;
-    case DType::i32:
-      descr = "<i4";
-      break;
-    case DType::i64:
-      descr = "<i8";
-      break;
-    case DType::bf16:
-      fail("NumPy has no name for bf16");
+    case DType::f64: descr = "<f8"; break;
+    case DType::f32: descr = "<f4"; break;
+    case DType::f16: descr = "<f2"; break;
+    case DType::boolean: descr = "|b1"; break;
+    case DType::u8: descr = "|u1"; break;
+    case DType::i32: descr = "<i4"; break;
+    case DType::i64: descr = "<i8"; break;
+    case DType::bf16: fail("NumPy has no name for bf16");
   }
   std::string text = concat("{'descr': '", descr, "', 'fortran_order': False, 'shape': (");
   for (int axis = 0; axis < shape.rank(); ++axis) text += concat(axis == 0 ? "" : " ", shape[axis], ",");

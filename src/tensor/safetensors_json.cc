@@ -96,14 +96,10 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   }
   const char* field_name() const {
     switch (field_) {
-      case Field::dtype:
-        return "dtype";
-      case Field::shape:
-        return "shape";
-      case Field::offsets:
-        return "data_offsets";
-      case Field::other:
-        break;
+      case Field::dtype: return "dtype";
+      case Field::shape: return "shape";
+      case Field::offsets: return "data_offsets";
+      case Field::other: break;
     }
     return "field";
   }
@@ -138,14 +134,12 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   void refuse_unless_skipped(const std::string& came) const {
     if (in_metadata_) fail(file_, ": __metadata__: ", in_quotes(key_), " must be a string, came ", came);
     switch (field_) {
-      case Field::dtype:
-        fail(file_, ": tensor ", in_quotes(name_), ": dtype must be a string, came ", came);
+      case Field::dtype: fail(file_, ": tensor ", in_quotes(name_), ": dtype must be a string, came ", came);
       case Field::shape:
       case Field::offsets:
         fail(file_, ": tensor ", in_quotes(name_), ": ", field_name(),
              " must be a list of non-negative integers, came ", came, depth() > 2 ? " in it" : "");
-      case Field::other:
-        return;
+      case Field::other: return;
     }
   }
   [[noreturn]] void refuse_root(const std::string& came) const {
