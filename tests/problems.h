@@ -2,7 +2,8 @@
 //
 // Random problems for tests: any shape, dtype, layout, set of options and conditioning, from one seed.
 //
-//   const TestProblem problem({.seed = 7, .H = 8, .Hkv = 2, .Tq = 65, .Tk = 127, .features = kBias | kCausalBottomRight});
+//   const TestProblem problem({.seed = 7, .H = 8, .Hkv = 2, .Tq = 65, .Tk = 127,
+//                              .features = kBias | kCausalBottomRight});
 //   attention_forward(problem.q, problem.k, problem.v, problem.options, out.view(), lse.view());
 #pragma once
 

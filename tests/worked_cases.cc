@@ -120,7 +120,7 @@ void add_mask_cases(std::vector<WorkedCase>& cases) {
   cases.push_back(uniform("window_and_causal", 3, 3, {.causal = Causal::top_left(), .window = {1, 2}}, {1, 1.5, 3}));
 }
 
-void add_term_cases(std::vector<WorkedCase>& cases) {
+void add_sink_cases(std::vector<WorkedCase>& cases) {
   // A sink is a key of its own without a value: logits 0, ln 2 and a sink of ln 3 share 1 : 2 : 3.
   // delta = 1/6 * 6 + 1/3 * 3 - dLSE = 2 - 1; dSink = -1/2 * 1.
   cases.push_back({.name = "sink",
@@ -166,6 +166,9 @@ void add_term_cases(std::vector<WorkedCase>& cases) {
                    .d_v = {0, 0},
                    .d_scale = {0}});
   cases.push_back({.name = "no_keys", .Tk = 0, .q = {1}, .d_out = {7}, .out = {0}, .lse = {-kInfinity}, .d_q = {0}});
+}
+
+void add_position_cases(std::vector<WorkedCase>& cases) {
   // Distances 2, 1, 0 at slope ln 2 give 1 : 2 : 4. dS = a (v - y) = (0, 0, 7) - ... at y = 4.
   cases.push_back({.name = "alibi",
                    .Tk = 3,
@@ -197,6 +200,9 @@ void add_term_cases(std::vector<WorkedCase>& cases) {
                    .options = {.offset = 1, .buckets = {Buckets::Kind::causal, 20}},
                    .table = {kLn2, 0, 9, 9},
                    .out = {11}});
+}
+
+void add_score_cases(std::vector<WorkedCase>& cases) {
   // 2 tanh(s / 2) = ln 3, so weights 1/4 and 3/4; its derivative is 1 - (ln 3 / 2)^2 there and 1 at 0.
   const double capped = 2 * std::atanh(kLn3 / 2);
   const double slope = 3.0 / 16 * (1 - kLn3 * kLn3 / 4);
@@ -239,7 +245,9 @@ std::vector<WorkedCase> worked_cases() {
   std::vector<WorkedCase> cases;
   add_issue_cases(cases);
   add_mask_cases(cases);
-  add_term_cases(cases);
+  add_sink_cases(cases);
+  add_position_cases(cases);
+  add_score_cases(cases);
   return cases;
 }
 

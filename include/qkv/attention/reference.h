@@ -19,8 +19,8 @@ struct AttentionReference {
 };
 
 /// Evaluates the definition on the stored inputs. Same checks, shapes and errors as attention_forward. Costs
-/// O(B H Tq Tk (D + Dv)) time in scalar code and, per thread, a converted copy of the keys and values of one head beyond
-/// the results. d_out and d_lse may be absent; d_lse comes with d_out only.
+/// O(B H Tq Tk (D + Dv)) time in scalar code and, beyond the results, a converted copy of the keys and values of one
+/// head per thread. d_out and d_lse may be absent; d_lse comes with d_out only.
 AttentionReference attention_reference(const TensorView& q, const TensorView& k, const TensorView& v,
                                        const AttentionOptions& options, Arithmetic arithmetic,
                                        const TensorView& d_out = {}, const TensorView& d_lse = {});
