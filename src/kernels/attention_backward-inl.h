@@ -67,16 +67,14 @@ HWY_INLINE void ScoreGradientsOfRow(const BackwardTile<T>& tile, int64_t r) {
   }
 }
 
-/// dV += (r P)^T dO, with P still in the scores.
+/// sums[key] += sum over the tile's queries of weights[query, key] * streamed[query].
 template <class T>
-HWY_INLINE void ValueGradients(const BackwardTile<T>& tile) {
-  const ScoreTile<T>& score = tile.score;
-  Product<Into::kAdd, T>({score.scores + score.begin, 1, score.scores_stride, tile.d_out, tile.v_stride,
-                          tile.d_v + score.begin * tile.v_stride, tile.v_stride, score.rows},
-                         score.end - score.begin, tile.v_stride / kLanes<T>);
-  if (HWY_UNLIKELY(tile.d_out_nonfinite_count > 0)) {
-    AddNonFinite(score, tile.d_out_nonfinite, tile.d_out_nonfinite_count, score.scores, tile.d_v, tile.v_stride, true);
-  }
+HWY_INLINE void KeySums(const ScoreTile<T>& score, const T* weights, const T* streamed, int64_t stride,
+                        const NonFiniteRows& nonfinite, T* sums) {
+  Product<Into::kAdd, T>({weights + score.begin, 1, score.scores_stride, streamed, stride,
+                          sums + score.begin * stride, stride, score.rows},
+                         score.end - score.begin, stride / kLanes<T>);
+  AddNonFiniteQueries(score, nonfinite, weights, sums, stride);
 }
 
 /// dC = dS (1 - tanh^2), in the place of the scores.
@@ -93,6 +91,12 @@ HWY_INLINE void SoftcapGradients(const BackwardTile<T>& tile) {
       hn::StoreU(dc, d, score.scores + row + c);
     }
   }
+}
+
+/// dC, where SoftcapGradients left it.
+template <class T>
+HWY_INLINE const T* InnerGradients(const BackwardTile<T>& tile) {
+  return tile.score.softcap > 0 ? tile.score.scores : tile.d_scores;
 }
 
 template <class T>
@@ -113,27 +117,23 @@ void BackwardOfTile(const BackwardTile<T>& tile) {
         score.rows, kTileVectors);
   }
   for (int64_t r = 0; r < score.rows; ++r) ScoreGradientsOfRow<T>(tile, r);
-  if (tile.d_v != nullptr) ValueGradients(tile);
-  const T* d_c = tile.d_scores;
-  if (score.softcap > 0) {
-    SoftcapGradients(tile);
-    d_c = score.scores;
+  if (tile.d_v != nullptr) {
+    KeySums(score, score.scores, tile.d_out_finite, tile.v_stride, tile.d_out_nonfinite, tile.d_v);
   }
-  const int64_t keys = score.end - score.begin;
-  const int64_t vectors = score.q_stride / kLanes<T>;
+  if (score.softcap > 0) SoftcapGradients(tile);
   if (tile.d_k != nullptr) {
-    Product<Into::kAdd, T>({d_c + score.begin, 1, score.scores_stride, score.q, score.q_stride,
-                            tile.d_k + score.begin * score.q_stride, score.q_stride, score.rows},
-                           keys, vectors);
+    KeySums(score, InnerGradients(tile), tile.q_finite, score.q_stride, tile.q_nonfinite, tile.d_k);
   }
-  if (tile.d_q != nullptr) {
-    Product<Into::kAdd, T>({d_c + score.begin, score.scores_stride, 1, tile.k + score.begin * score.q_stride,
-                            score.q_stride, tile.d_q, score.q_stride, keys},
-                           score.rows, vectors);
-    if (HWY_UNLIKELY(tile.k_nonfinite_count > 0)) {
-      AddNonFinite(score, tile.k_nonfinite, tile.k_nonfinite_count, d_c, tile.d_q, score.q_stride, false);
-    }
-  }
+}
+
+template <class T>
+void QueryGradients(const BackwardTile<T>& tile) {
+  const ScoreTile<T>& score = tile.score;
+  const T* d_c = InnerGradients(tile);
+  Product<Into::kAdd, T>({d_c + score.begin, score.scores_stride, 1, tile.k + score.begin * score.q_stride,
+                          score.q_stride, tile.d_q, score.q_stride, score.end - score.begin},
+                         score.rows, score.q_stride / kLanes<T>);
+  AddNonFiniteKeys(score, tile.k_nonfinite, d_c, tile.d_q, score.q_stride);
 }
 
 }  // namespace HWY_NAMESPACE

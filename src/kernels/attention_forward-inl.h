@@ -85,9 +85,7 @@ HWY_INLINE void OutputsOfBlock(const ForwardTile<T>& tile) {
     }
     c = next;
   }
-  if (HWY_UNLIKELY(tile.v_nonfinite_count > 0)) {
-    AddNonFinite(score, tile.v_nonfinite, tile.v_nonfinite_count, score.scores, tile.block_out, tile.v_stride, false);
-  }
+  AddNonFiniteKeys(score, tile.v_nonfinite, score.scores, tile.block_out, tile.v_stride);
 }
 
 template <bool Finished, class T>

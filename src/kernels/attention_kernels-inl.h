@@ -48,6 +48,7 @@ constexpr AttentionKernels<T> MakeAttentionKernels() {
       .score_tile = ScoresOfTile<T>,
       .forward_tile = ForwardOfTile<T>,
       .backward_tile = BackwardOfTile<T>,
+      .query_gradients = QueryGradients<T>,
       .exp = ExpOfArray<T>,
       .tanh = TanhOfArray<T>,
   };

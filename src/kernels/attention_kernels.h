@@ -10,15 +10,6 @@ namespace qkv {
 // What the attention room asks of one instruction set. T is the compute type, float or double. Everything below is
 // pointers, sizes and strides (in elements); scratch belongs to the caller and is 64-byte aligned.
 
-/// A NaN or infinity found while packing. Packed rows hold 0 in its place, and products add its share only where the
-/// pair is visible, so that what is hidden cannot leak through 0 * NaN.
-template <class T>
-struct NonFinite {
-  int64_t row;
-  int64_t column;
-  T value;
-};
-
 /// Rows of a stored tensor on their way into packed form.
 struct StoredRows {
   const void* data;  ///< first element of the first row
@@ -27,6 +18,14 @@ struct StoredRows {
   int64_t column_stride;
   int64_t rows;
   int64_t columns;
+};
+
+/// The rows of a packed operand that hold NaN or infinities. Packed, such elements are 0, and products add their share
+/// only where the pair is visible, so that what is hidden cannot leak through 0 * NaN.
+struct NonFiniteRows {
+  StoredRows source;  ///< where their values are read again
+  const int64_t* rows = nullptr;
+  int64_t count = 0;
 };
 
 /// How the dropout decisions of a tile are made; see qkv/support/random.h.
@@ -65,8 +64,7 @@ struct ForwardTile {
   ScoreTile<T> score;
   const T* v;  ///< [keys of the block, v_stride], finite, padded with zeros to whole vectors
   int64_t v_stride;
-  const NonFinite<T>* v_nonfinite;
-  int64_t v_nonfinite_count;
+  NonFiniteRows v_nonfinite;
   TileDropout<T> dropout;
   T* block_out;  ///< scratch [rows, v_stride]
   T* m;          ///< [rows]
@@ -74,28 +72,30 @@ struct ForwardTile {
   T* out;        ///< [rows, v_stride]
 };
 
-/// The five products of the backward for one tile, and dS left for the caller.
+/// One backward tile. The operands that are streamed come finite, with the list of what was taken out; the broadcast ones
+/// come as they are stored (the same memory where nothing was taken out).
 template <class T>
 struct BackwardTile {
-  ScoreTile<T> score;  ///< scores: scratch, on return dC (of the score before the soft-cap)
+  ScoreTile<T> score;  ///< scores: scratch
+  const T* q_finite;   ///< [rows, q_stride]
+  NonFiniteRows q_nonfinite;
+  const T* d_out;         ///< [rows, v_stride]
+  const T* d_out_finite;  ///< [rows, v_stride]
+  NonFiniteRows d_out_nonfinite;
+  int64_t v_stride;
+  int64_t Dv;
+  const T* values;  ///< panels of the value block: [panel][Dv][panel_width]
+  const T* k;       ///< [keys, q_stride], finite
+  NonFiniteRows k_nonfinite;
   const T* m;          ///< [rows]
   const T* inverse_l;  ///< [rows], 1 / l
   const T* delta;      ///< [rows]
-  const T* d_out;      ///< [rows, v_stride], finite
-  int64_t v_stride;
-  int64_t Dv;
-  const NonFinite<T>* d_out_nonfinite;
-  int64_t d_out_nonfinite_count;
-  const T* values;  ///< panels of the value block: [panel][Dv][panel_width]
-  const T* k;       ///< [keys, q_stride], finite
-  const NonFinite<T>* k_nonfinite;
-  int64_t k_nonfinite_count;
   TileDropout<T> dropout;
   T* d_scores;  ///< [rows, scores_stride]: on return dS
   T* factors;   ///< scratch [rows, scores_stride], used with a soft-cap
-  T* d_q;       ///< [rows, q_stride], += dC k; null: not wanted, as for d_k and d_v
-  T* d_k;       ///< [keys, q_stride], += dC^T q
-  T* d_v;       ///< [keys, v_stride], += (r P)^T d_out
+  T* d_q;       ///< [rows, q_stride], += dC k
+  T* d_k;       ///< [keys, q_stride], += dC^T q; null: not wanted
+  T* d_v;       ///< [keys, v_stride], += (r P)^T d_out; null: not wanted
 };
 
 template <class T>
@@ -103,15 +103,18 @@ struct AttentionKernels {
   int64_t lanes;        ///< of one vector
   int64_t panel_width;  ///< keys in one packed panel
 
-  /// Rows to T, each padded with zeros to `out_stride`. With `found` set, NaN and infinities become 0 and are listed
-  /// there (at most rows * columns of them); returns how many.
-  int64_t (*pack_rows)(const StoredRows& rows, T* out, int64_t out_stride, NonFinite<T>* found);
+  /// Rows to T, each padded with zeros to `out_stride`. With `found` set, NaN and infinities become 0 and the rows that
+  /// hold some are listed there (at most rows.rows of them); returns how many.
+  int64_t (*pack_rows)(const StoredRows& rows, T* out, int64_t out_stride, int64_t* found);
   /// Rows to panels [panel][columns][panel_width], the last one padded with zeros.
   void (*pack_panels)(const StoredRows& rows, T* out);
   /// Final scores; hidden ones are -inf.
   void (*score_tile)(const ScoreTile<T>& tile);
   void (*forward_tile)(const ForwardTile<T>& tile);
+  /// Everything but d_q.
   void (*backward_tile)(const BackwardTile<T>& tile);
+  /// d_q of a tile that backward_tile has just left.
+  void (*query_gradients)(const BackwardTile<T>& tile);
   /// y[i] = exp(x[i]) for x <= 0, and tanh(x[i]).
   void (*exp)(const T* x, T* y, int64_t n);
   void (*tanh)(const T* x, T* y, int64_t n);

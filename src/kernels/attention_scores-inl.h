@@ -11,6 +11,7 @@
 #define QKV_ATTENTION_SCORES_INL_H_
 #endif
 
+#include <cmath>
 #include <limits>
 
 #include "kernels/attention_kernels.h"
@@ -134,23 +135,45 @@ HWY_INLINE Vector<T> DropoutFactors(const TileDropout<T>& dropout, int64_t row, 
   }
 }
 
-/// Adds the share of NaN and infinite elements of a streamed operand: sum[r, column] += weight[r, row] * value for every
-/// visible pair. `transposed`: the streamed rows are the queries, the sums belong to keys.
+/// Adds the share of one NaN or infinite element of a streamed operand to a row of sums, where the pair is visible.
 template <class T>
-HWY_NOINLINE void AddNonFinite(const ScoreTile<T>& tile, const NonFinite<T>* items, int64_t count, const T* weights,
-                               T* sums, int64_t sums_stride, bool rows_are_queries) {
-  for (int64_t n = 0; n < count; ++n) {
-    const NonFinite<T>& item = items[n];
-    const int64_t first_row = rows_are_queries ? item.row : 0;
-    const int64_t last_row = rows_are_queries ? item.row + 1 : tile.rows;
-    const int64_t first_column = rows_are_queries ? tile.begin : std::max(item.row, tile.begin);
-    const int64_t last_column = rows_are_queries ? tile.end : std::min(item.row + 1, tile.end);
-    for (int64_t r = first_row; r < last_row; ++r) {
-      for (int64_t c = first_column; c < last_column; ++c) {
-        if (tile.terms != nullptr && tile.terms[r * tile.terms_stride + c] == kHidden<T>) continue;
-        const int64_t sum = rows_are_queries ? c : r;
-        sums[sum * sums_stride + item.column] += weights[r * tile.scores_stride + c] * item.value;
-      }
+HWY_INLINE void AddNonFiniteRow(const NonFiniteRows& items, int64_t n, T weight, T* HWY_RESTRICT sums) {
+  const StoredRows& source = items.source;
+  for (int64_t c = 0; c < source.columns; ++c) {
+    const int64_t element = items.rows[n] * source.row_stride + c * source.column_stride;
+    const T value = load_as<T>(source.dtype, static_cast<const char*>(source.data) + element * size_of(source.dtype));
+    if (!std::isfinite(value)) sums[c] += weight * value;
+  }
+}
+
+template <class T>
+HWY_INLINE bool PairVisible(const ScoreTile<T>& tile, int64_t r, int64_t c) {
+  return tile.terms == nullptr || tile.terms[r * tile.terms_stride + c] != kHidden<T>;
+}
+
+/// sums[r] += weights[r, key] * streamed[key] for the listed keys.
+template <class T>
+HWY_NOINLINE void AddNonFiniteKeys(const ScoreTile<T>& tile, const NonFiniteRows& items, const T* weights, T* sums,
+                                   int64_t sums_stride) {
+  for (int64_t n = 0; n < items.count; ++n) {
+    const int64_t key = items.rows[n];
+    if (key < tile.begin || key >= tile.end) continue;
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      if (!PairVisible(tile, r, key)) continue;
+      AddNonFiniteRow(items, n, weights[r * tile.scores_stride + key], sums + r * sums_stride);
+    }
+  }
+}
+
+/// sums[key] += weights[query, key] * streamed[query] for the listed queries.
+template <class T>
+HWY_NOINLINE void AddNonFiniteQueries(const ScoreTile<T>& tile, const NonFiniteRows& items, const T* weights, T* sums,
+                                      int64_t sums_stride) {
+  for (int64_t n = 0; n < items.count; ++n) {
+    const int64_t r = items.rows[n];
+    for (int64_t key = tile.begin; key < tile.end; ++key) {
+      if (!PairVisible(tile, r, key)) continue;
+      AddNonFiniteRow(items, n, weights[r * tile.scores_stride + key], sums + key * sums_stride);
     }
   }
 }

@@ -94,17 +94,16 @@ HWY_INLINE bool AllFinite(const T* HWY_RESTRICT row, int64_t columns) {
 }
 
 template <class T>
-int64_t PackRows(const StoredRows& rows, T* out, int64_t out_stride, NonFinite<T>* found) {
+int64_t PackRows(const StoredRows& rows, T* out, int64_t out_stride, int64_t* found) {
   int64_t count = 0;
   for (int64_t r = 0; r < rows.rows; ++r) {
     T* row = out + r * out_stride;
     WidenAnyRow<T>(rows, r, row);
     std::fill(row + rows.columns, row + out_stride, T{0});
     if (found == nullptr || HWY_LIKELY(AllFinite(row, out_stride))) continue;
+    found[count++] = r;
     for (int64_t c = 0; c < rows.columns; ++c) {
-      if (std::isfinite(row[c])) continue;
-      found[count++] = {r, c, row[c]};
-      row[c] = 0;
+      if (!std::isfinite(row[c])) row[c] = 0;
     }
   }
   return count;
