@@ -160,7 +160,9 @@ void run_forward(const Problem& problem, const ForwardResults<T>& results) {
   const BucketMap buckets(problem);
   const int64_t count = static_cast<int64_t>(items.size());
   std::vector<ForwardWorker<T>> workers;
-  for (int w = 0; w < parallel_workers(count, threads); ++w) workers.emplace_back(problem, buckets, results, longest);
+  const int worker_count = parallel_workers(count, threads);
+  workers.reserve(static_cast<size_t>(worker_count));
+  for (int w = 0; w < worker_count; ++w) workers.emplace_back(problem, buckets, results, longest);
   parallel_for(count, threads, [&](int64_t index, int worker) {
     workers[static_cast<size_t>(worker)].run(items[static_cast<size_t>(index)]);
   });

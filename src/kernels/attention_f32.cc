@@ -21,3 +21,11 @@ const RegisterKernels kRegistered(HWY_TARGET, &kKernels);
 }  // namespace HWY_NAMESPACE
 }  // namespace qkv
 HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qkv {
+
+void link_attention_f32() {}
+
+}  // namespace qkv
+#endif

@@ -11,4 +11,8 @@ struct RegisterKernels {
   RegisterKernels(int64_t target, const AttentionKernels<double>* f64);
 };
 
+/// Called by the table so that a static library keeps the files that announce themselves.
+void link_attention_f32();
+void link_attention_f64();
+
 }  // namespace qkv

@@ -29,6 +29,8 @@ KernelSet& entry(int64_t target) {
 
 /// Sets this machine can run, best first.
 std::vector<const KernelSet*> supported() {
+  link_attention_f32();
+  link_attention_f64();
   std::vector<const KernelSet*> sets;
   for (const KernelSet& set : table()) {
     if ((set.target & hwy::SupportedTargets()) != 0) sets.push_back(&set);
