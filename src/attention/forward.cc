@@ -86,8 +86,8 @@ class ForwardWorker {
     const int64_t first_key = index * block_keys_;
     const int64_t keys = std::min(block_keys_, problem_.sequence(item.b).Tk - first_key);
     const TileRange range{item.b, item.h, item.first_row + r, std::min(kForwardRows, item.rows - r), first_key, keys};
-    const TileCover cover = plan_tile<T>(problem_, buckets_, range, kernels_.panel_width,
-                                         {terms_.get(), block_keys_, distances_.get()});
+    const TileCover cover =
+        plan_tile<T>(problem_, buckets_, range, kernels_.panel_width, {terms_.get(), block_keys_, distances_.get()});
     if (cover.cover == Cover::empty) return;
     const PackedKeyBlock<T>& block = cache_.block(item.b, problem_.kv_head(item.h), index);
     ForwardTile<T> tile{};

@@ -62,8 +62,8 @@ void fill_bias(const Problem& problem, const TileRange& tile, int64_t r, int64_t
 
 template <class T>
 void hide_by_mask(const Problem& problem, const TileRange& tile, int64_t r, int64_t begin, int64_t end, T* row) {
-  const auto* mask = static_cast<const uint8_t*>(
-      problem.mask.at(tile.b, tile.h, tile.first_row + r, tile.first_key + begin));
+  const auto* mask =
+      static_cast<const uint8_t*>(problem.mask.at(tile.b, tile.h, tile.first_row + r, tile.first_key + begin));
   const int64_t step = problem.mask.stride[3];
   for (int64_t c = begin; c < end; ++c) {
     row[c] = mask[(c - begin) * step] != 0 ? row[c] : kHidden<T>;

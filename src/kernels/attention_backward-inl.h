@@ -71,8 +71,8 @@ HWY_INLINE void ScoreGradientsOfRow(const BackwardTile<T>& tile, int64_t r) {
 template <class T>
 HWY_INLINE void KeySums(const ScoreTile<T>& score, const T* weights, const T* streamed, int64_t stride,
                         const NonFiniteRows& nonfinite, T* sums) {
-  Product<Into::kAdd, T>({weights + score.begin, 1, score.scores_stride, streamed, stride,
-                          sums + score.begin * stride, stride, score.rows},
+  Product<Into::kAdd, T>({weights + score.begin, 1, score.scores_stride, streamed, stride, sums + score.begin * stride,
+                          stride, score.rows},
                          score.end - score.begin, stride / kLanes<T>);
   AddNonFiniteQueries(score, nonfinite, weights, sums, stride);
 }

@@ -75,9 +75,9 @@ HWY_INLINE void OutputsOfBlock(const ForwardTile<T>& tile) {
   const int64_t vectors = tile.v_stride / kLanes<T>;
   for (int64_t c = score.begin; c < score.end;) {
     const int64_t next = std::min(score.end, (c / kChunk + 1) * kChunk);
-    const ProductOperands<T> product = {score.scores + c, score.scores_stride, 1,
-                                        tile.v + c * tile.v_stride, tile.v_stride, tile.block_out,
-                                        tile.v_stride, next - c};
+    const ProductOperands<T> product = {
+        score.scores + c, score.scores_stride, 1,       tile.v + c * tile.v_stride, tile.v_stride,
+        tile.block_out,   tile.v_stride,       next - c};
     if (c == score.begin) {
       Product<Into::kSet, T>(product, score.rows, vectors);
     } else {

@@ -123,8 +123,8 @@ HWY_INLINE Vector<T> DropoutFactors(const TileDropout<T>& dropout, int64_t row, 
   x = hn::Xor(x, hn::ShiftRight<15>(x));
   // Unsigned x < threshold as a signed comparison.
   const auto flip = hn::Set(du, 0x80000000u);
-  const auto dropped = hn::Lt(hn::BitCast(di, hn::Xor(x, flip)),
-                              hn::BitCast(di, hn::Xor(hn::Set(du, dropout.threshold), flip)));
+  const auto dropped =
+      hn::Lt(hn::BitCast(di, hn::Xor(x, flip)), hn::BitCast(di, hn::Xor(hn::Set(du, dropout.threshold), flip)));
   const auto keep = hn::Set(d, dropout.keep);
   if constexpr (sizeof(T) == sizeof(float)) {
     return hn::IfThenZeroElse(hn::RebindMask(d, dropped), keep);

@@ -56,8 +56,7 @@ HWY_INLINE void WidenHalfRow(const uint16_t* HWY_RESTRICT in, int64_t columns, f
     const auto bits = hn::PromoteTo(du, hn::LoadU(dh, in + c));
     const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFu));
     const auto sign = hn::ShiftLeft<16>(hn::Sub(bits, magnitude));
-    const auto scaled =
-        hn::BitCast(du, hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f)));
+    const auto scaled = hn::BitCast(du, hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f)));
     const auto special = hn::Or(hn::ShiftLeft<13>(magnitude), hn::Set(du, 0x7F800000u));
     const auto is_special = hn::Gt(magnitude, hn::Set(du, 0x7BFFu));
     hn::StoreU(hn::BitCast(d, hn::Or(sign, hn::IfThenElse(is_special, special, scaled))), d, out + c);

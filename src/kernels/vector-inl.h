@@ -36,7 +36,7 @@ constexpr int kTileVectors = 2;
 
 /// Keys in a packed panel: the lanes of one register tile.
 template <class T>
-constexpr int64_t kPanel = kTileVectors * kLanes<T>;
+constexpr int64_t kPanel = kTileVectors* kLanes<T>;
 
 /// All lanes below n.
 template <class D>
