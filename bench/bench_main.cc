@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// qkv_bench: how close attention comes to what this machine can do. Checks every case against the f64 reference, then
+// times all of them round robin, together with the machine's own limits.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <set>
+
+#include "qkv/kernels/targets.h"
+#include "qkv/support/error.h"
+#include "qkv/support/parallel.h"
+#include "report.h"
+
+namespace qkv::bench {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> case_files;
+  std::string filter;
+  std::vector<int> threads;
+  Limits limits;
+  bool quick = false;
+  bool no_check = false;
+  bool list = false;
+  std::string target;
+  std::string json;
+};
+
+std::string find_case_file(const std::string& name) {
+  if (std::filesystem::exists(name)) return name;
+  const std::filesystem::path known = std::filesystem::path(QKV_BENCH_CASES) / (name + ".txt");
+  return std::filesystem::exists(known) ? known.string() : name;
+}
+
+std::vector<Case> chosen_cases(const Arguments& arguments) {
+  std::vector<Case> chosen;
+  for (const std::string& file : arguments.case_files) {
+    const std::vector<Case> cases = read_cases(find_case_file(file));
+    std::set<std::string> names;
+    for (const Case& one : cases) {
+      if (one.name.find(arguments.filter) == std::string::npos) continue;
+      names.insert(one.name);
+      if (!one.against.empty()) names.insert(one.against);  // a comparison needs both sides
+    }
+    for (const Case& one : cases) {
+      if (names.count(one.name) == 1) chosen.push_back(one);
+    }
+  }
+  require(!chosen.empty(), "bench: no case has '", arguments.filter, "' in its name");
+  return chosen;
+}
+
+std::vector<int> thread_counts(const Case& spec, const Arguments& arguments) {
+  if (!arguments.threads.empty()) return arguments.threads;
+  if (!spec.threads.empty()) return spec.threads;
+  return available_threads() > 1 ? std::vector<int>{1, available_threads()} : std::vector<int>{1};
+}
+
+/// Fills, checks and lists what is timed. Runs of a case that failed its check go to `failed`.
+std::vector<Run> prepare(const std::vector<Case>& cases, const Arguments& arguments, std::vector<Run>& failed) {
+  std::vector<Run> runs;
+  for (const Case& spec : cases) {
+    progress((arguments.no_check ? "filling " : "checking ") + spec.name);
+    const auto inputs = std::make_shared<Inputs>(spec);
+    const Work work = work_of(*inputs);
+    const std::vector<int> threads = thread_counts(spec, arguments);
+    Verdict verdict;
+    if (!arguments.no_check) verdict = verify(*inputs, threads);
+    for (Run& run : runs_of(inputs, work, threads)) {
+      run.verdict = verdict;
+      (verdict.passed ? runs : failed).push_back(std::move(run));
+    }
+    if (!verdict.passed) std::cerr << "qkv_bench: " << spec.name << ": " << verdict.failure << '\n';
+  }
+  return runs;
+}
+
+int run(const Arguments& arguments) {
+  if (!arguments.target.empty()) choose_target(arguments.target);
+  const std::vector<Case> cases = chosen_cases(arguments);
+  if (arguments.list) {
+    for (const Case& one : cases) std::cout << one.line << '\n';
+    return 0;
+  }
+  Report report;
+  report.facts = machine_facts();
+  std::vector<Run> failed;
+  report.runs = prepare(cases, arguments, failed);
+  const MachineMeter meter;
+  report.read_buffer_bytes = meter.buffer_bytes();
+  report.machine = time_runs(report.runs, meter, arguments.limits);
+  const bool passed = failed.empty();
+  for (Run& run : failed) report.runs.push_back(std::move(run));
+
+  const nlohmann::json result = to_json(report);
+  std::cout << to_markdown(result);
+  if (!arguments.json.empty()) {
+    std::ofstream file(arguments.json);
+    file << result.dump(1) << '\n' << std::flush;
+    if (!file) throw SystemError(concat("bench: cannot write ", arguments.json));
+  }
+  return passed ? 0 : 1;
+}
+
+void describe(CLI::App& app, Arguments& arguments) {
+  app.add_option("--cases", arguments.case_files, "case files, or names of files in bench/cases (default: default)");
+  app.add_option("--filter", arguments.filter, "only cases with this in their name");
+  app.add_option("--threads", arguments.threads, "numbers of threads, for every case (default: 1 and all CPUs)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--repetitions", arguments.limits.repetitions, "most rounds")->check(CLI::PositiveNumber);
+  app.add_option("--seconds", arguments.limits.seconds, "time for all rounds; one always runs")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--quick", arguments.quick, "at most 5 rounds and 60 seconds");
+  app.add_flag("--no-check", arguments.no_check, "time without comparing to the reference first");
+  app.add_option("--target", arguments.target, "instruction set (see qkv info)");
+  app.add_option("--json", arguments.json, "also write the result to this file");
+  app.add_flag("--list", arguments.list, "print the chosen cases and stop");
+  app.footer(case_help());
+}
+
+}  // namespace
+}  // namespace qkv::bench
+
+int main(int argc, char** argv) {
+  using namespace qkv::bench;
+  CLI::App app("Times exact attention beside the limits of this machine.", "qkv_bench");
+  Arguments arguments;
+  describe(app, arguments);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (arguments.quick) arguments.limits = {5, 60};
+  if (arguments.case_files.empty()) arguments.case_files = {"default"};
+  try {
+    return run(arguments);
+  } catch (const qkv::SystemError& error) {
+    std::cerr << "qkv_bench: error: " << error.what() << '\n';
+    return 1;
+  } catch (const qkv::Error& error) {
+    std::cerr << "qkv_bench: error: " << error.what() << '\n';
+    return 2;
+  }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "qkv/attention/options.h"
+
+namespace qkv::bench {
+
+/// What one timed call does.
+enum class Mode : uint8_t {
+  forward,   ///< attention_forward with lse
+  backward,  ///< attention_backward from a kept state
+  both,      ///< attention_forward keeping its state, then attention_backward
+};
+std::string name(Mode mode);
+
+enum class Layout : uint8_t {
+  contiguous,   ///< [B, H, T, D] in memory
+  token_major,  ///< [B, T, H, D]
+  transposed,   ///< [B, H, D, T]: the innermost dimension is not contiguous
+};
+
+/// One line of a case file: `name key=value ...`. `case_help()` describes the keys.
+struct Case {
+  std::string name;
+  std::string line;     ///< as written
+  std::string against;  ///< name of the case it is compared with; empty for none
+  std::vector<Mode> modes = {Mode::forward};
+  std::vector<int> threads;  ///< empty: 1 and all
+
+  int64_t B = 1, H = 1, Hkv = 1, Tq = 1, Tk = 1, D = 64, Dv = 64;
+  DType dtype = DType::f32;
+  Layout layout = Layout::contiguous;
+  int64_t packed = 0;  ///< sequences that Tq and Tk are cut into; 0 is a padded problem
+
+  std::optional<double> scale;
+  double softcap = 0;
+  Causal causal;
+  Window window;
+  int64_t offset = 0;
+  double dropout = 0;
+
+  std::string bias;  ///< which axes are full, such as "1hqk"; empty for none
+  std::string mask;
+  double mask_share = 0.5;  ///< share of visible keys of the mask
+  int64_t mask_tile = 1;    ///< side of the square tiles that the mask shows or hides
+  bool alibi = false;
+  bool sinks = false;
+  int64_t table = 0;  ///< buckets of the relative table
+  Buckets buckets;
+  int64_t segments = 0;
+  std::optional<double> key_lengths;  ///< share of the shortest sequence of the batch
+  std::optional<double> query_lengths;
+  BlockShape block;
+  double block_share = 0.5;
+  std::vector<std::string> trainable;  ///< which of bias slopes table sinks scale want a gradient
+
+  bool trains(const std::string& what) const;
+};
+
+/// Reads a case file; throws Error naming file, line and key.
+std::vector<Case> read_cases(const std::string& path);
+/// The keys of a case file, one a line.
+std::string case_help();
+
+}  // namespace qkv::bench

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The denominator of every share of peak: chains of multiply-adds that never leave the registers.
+// A core starts up to 2 (x86) or 4 (Arm) vector multiply-adds a cycle with a latency of 4, so 8 to 16 independent chains
+// fill the pipes. With 32 registers there are 16 chains, with 16 registers 12: both leave room for the two operands, and
+// no compiler leaves a loop of 16 rolled, which would send the chains through memory.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "machine_kernels.cc"  // NOLINT
+// Vectors whose size is unknown to the compiler cannot be held in an array; there the fixed-size target below is used.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "machine_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::bench::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE2
+constexpr size_t kChains = 12;
+#else
+constexpr size_t kChains = 16;
+#endif
+
+template <class T>
+HWY_NOINLINE double multiply_add(int64_t iterations) {
+  const hn::ScalableTag<T> tag;
+  using Vector = hn::Vec<decltype(tag)>;
+  const Vector factor = hn::Set(tag, static_cast<T>(0.75));
+  const Vector term = hn::Set(tag, static_cast<T>(0.25));
+  Vector sums[kChains];
+  for (size_t c = 0; c < kChains; ++c) sums[c] = hn::Set(tag, static_cast<T>(c + 1));
+  for (int64_t i = 0; i < iterations; ++i) {
+    for (size_t c = 0; c < kChains; ++c) sums[c] = hn::MulAdd(sums[c], factor, term);  // tends to 1: no slow numbers
+  }
+  Vector total = hn::Zero(tag);
+  for (size_t c = 0; c < kChains; ++c) total = hn::Add(total, sums[c]);
+  return static_cast<double>(hn::GetLane(total));
+}
+
+HWY_NOINLINE uint64_t read(const void* data, int64_t bytes) {
+  const hn::ScalableTag<uint64_t> tag;
+  using Vector = hn::Vec<decltype(tag)>;
+  constexpr size_t kSums = 8;
+  const size_t lanes = hn::Lanes(tag);
+  const uint64_t* words = static_cast<const uint64_t*>(data);
+  const size_t count = static_cast<size_t>(bytes) / sizeof(uint64_t);
+  Vector sums[kSums];
+  for (size_t s = 0; s < kSums; ++s) sums[s] = hn::Zero(tag);
+  for (size_t w = 0; w < count; w += kSums * lanes) {
+    for (size_t s = 0; s < kSums; ++s) sums[s] = hn::Add(sums[s], hn::Load(tag, words + w + s * lanes));
+  }
+  Vector total = hn::Zero(tag);
+  for (size_t s = 0; s < kSums; ++s) total = hn::Add(total, sums[s]);
+  return hn::GetLane(total);
+}
+
+MachineKernels kernels() {
+  const auto operations = [](size_t lanes) { return static_cast<int64_t>(2 * kChains * lanes); };
+  return {
+    hwy::TargetName(HWY_TARGET), &multiply_add<float>,
+#if HWY_HAVE_FLOAT64
+        &multiply_add<double>, operations(hn::Lanes(hn::ScalableTag<float>())),
+        operations(hn::Lanes(hn::ScalableTag<double>())),
+#else
+        nullptr, operations(hn::Lanes(hn::ScalableTag<float>())), 0,
+#endif
+        &read
+  };
+}
+
+}  // namespace qkv::bench::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qkv::bench {
+
+HWY_EXPORT(kernels);
+
+MachineKernels machine_kernels(const std::string& target) {
+  // Better instruction sets have lower bits. Asking for all bits from the named one upwards selects the best loop at or
+  // below it, without touching the choice that the library has made.
+  int64_t allowed = hwy::SupportedTargets();
+  for (int64_t rest = allowed; rest != 0; rest &= rest - 1) {
+    const int64_t bit = rest & -rest;
+    if (target == hwy::TargetName(bit)) allowed = rest;
+  }
+  hwy::ChosenTarget choice;
+  choice.Update(allowed);
+  constexpr size_t kEntries = sizeof(HWY_DISPATCH_TABLE(kernels)) / sizeof(HWY_DISPATCH_TABLE(kernels)[0]);
+  return HWY_DISPATCH_TABLE(kernels)[kEntries == 1 ? 0 : choice.GetIndex()]();
+}
+
+}  // namespace qkv::bench
+#endif  // HWY_ONCE

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "machine.h"
+#include "verify.h"
+#include "work.h"
+
+namespace qkv::bench {
+
+/// One timed call: a case, a mode, a number of threads, and who computes it.
+struct Run {
+  std::string engine = "qkv";
+  std::shared_ptr<Inputs> inputs;
+  Mode mode = Mode::forward;
+  int threads = 1;
+  Work work;
+  Verdict verdict;
+  std::function<void()> call;
+
+  int64_t calls_per_sample = 1;          ///< short calls are timed many at a time
+  std::vector<double> seconds;           ///< of one call, one entry a round
+  std::optional<int64_t> memory_growth;  ///< bytes, of the first call
+
+  const Case& spec() const { return inputs->spec; }
+  std::string label() const;  ///< "name/forward/2"
+};
+
+/// The runs of a case, without results. The state that a backward needs is computed here.
+std::vector<Run> runs_of(const std::shared_ptr<Inputs>& inputs, const Work& work, const std::vector<int>& threads);
+
+/// What the machine could do, measured once a round between the runs. Keys: number of threads.
+struct MachineSeries {
+  std::map<int, std::vector<double>> f32, f64;   ///< operations a second
+  std::map<int, std::vector<double>> read;       ///< bytes a second
+  std::map<int, std::vector<double>> fork_join;  ///< seconds
+  const std::map<int, std::vector<double>>& multiply_add(DType dtype) const { return dtype == DType::f64 ? f64 : f32; }
+};
+
+struct Limits {
+  int repetitions = 15;
+  double seconds = 240;  ///< no round begins that is expected to end later; one always runs
+};
+
+/// Measures memory and warms up, then times every run once a round, round after round: whatever slows the machine for a
+/// while meets all of them. Returns what the machine could do meanwhile.
+MachineSeries time_runs(std::vector<Run>& runs, const MachineMeter& meter, const Limits& limits);
+
+/// Shows what is going on, on a terminal; prints nothing elsewhere.
+void progress(const std::string& what);
+
+/// Order statistics; the vectors are not empty.
+struct Spread {
+  double median = 0, p10 = 0, p90 = 0;
+};
+Spread spread(std::vector<double> values);
+/// Median over rounds of a / b.
+double median_ratio(const std::vector<double>& a, const std::vector<double>& b);
+
+}  // namespace qkv::bench
