@@ -2,6 +2,8 @@
 #pragma once
 
 #include "attention/problem.h"
+#include "attention/terms.h"
+#include "kernels/attention_kernels.h"
 #include "qkv/support/random.h"
 
 namespace qkv {
@@ -26,5 +28,16 @@ class RowDropout {
   double keep_;
   bool on_;
 };
+
+/// The decisions of a tile for the kernels; `row_keys` is scratch for its rows.
+template <class T>
+TileDropout<T> tile_dropout(const Problem& problem, const TileRange& tile, uint64_t* row_keys) {
+  if (problem.dropout <= 0) return {};
+  const int64_t offset = problem.sequence(tile.b).offset;
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    row_keys[r] = dropout_row_key(problem.seed, tile.b, tile.h, tile.first_row + r + offset);
+  }
+  return {row_keys, dropout_threshold(problem.dropout), static_cast<T>(1.0 / (1.0 - problem.dropout)), tile.first_key};
+}
 
 }  // namespace qkv

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backward pass in one sweep: five products a tile (attention_backward-inl.h), none of them twice.
+//
+// A task is one key block of one key/value head. It packs the block once, walks the query blocks of every head in the
+// group in order, and owns the block's dK and dV. Each tile's share of dQ is added to the query block's sums in key order:
+// the wavefront (backward_plan.h) makes a task wait until smaller key blocks have added theirs. So dQ sums run over key
+// blocks in order, dK and dV sums over query blocks in order, whatever the threads do; there are no atomics on data, no
+// copies per thread.
+//
+//   delta_i = dO_i . out_i - dLSE_i                 once per row, in f64 (backward_rows.cc)
+//   P, dP, dS, then dV += , dK += , dQ +=           per tile
+//   dBias, dSlope, dTable from dS                   per tile (score_sums.cc)
+//   dScale = sum_i q_i . (sum_j dC_ij k_j)          when a row's dQ is complete
+//   dSink                                           from m, l and delta alone
+#include <cmath>
+
+#include "attention/backward_bias.h"
+#include "attention/backward_tiles.h"
+#include "attention/check.h"
+#include "attention/check_view.h"
+#include "attention/plan.h"
+#include "attention/score_sums.h"
+#include "qkv/support/parallel.h"
+
+namespace qkv {
+namespace {
+
+template <class T>
+class Backward {
+ public:
+  Backward(const Problem& problem, const BucketMap& buckets, const BackwardRows<T>& rows, ScoreSums<T>& sums,
+           const Operand& d_q, const Operand& d_k, const Operand& d_v, double* row_scale)
+      : problem_(problem),
+        buckets_(buckets),
+        rows_(rows),
+        sums_(sums),
+        d_q_(d_q),
+        d_k_(d_k),
+        d_v_(d_v),
+        row_scale_(row_scale),
+        wavefront_(problem) {}
+
+  void run() {
+    store_blank_rows();
+    const int threads = useful_threads(problem_, 2.5 * visible_work(problem_));
+    const int64_t stride = round_up(problem_.D, kernels().attention<T>().lanes);
+    std::vector<BackwardTiles<T>> workers;
+    for (const HeadSpan& span : cut_heads(problem_, stride * static_cast<int64_t>(sizeof(T)))) {
+      const std::vector<KeyBlockTask> tasks = key_block_tasks(problem_, span);
+      const int64_t count = static_cast<int64_t>(tasks.size());
+      const size_t worker_count = static_cast<size_t>(parallel_workers(count, threads));
+      workers.reserve(worker_count);
+      while (workers.size() < worker_count) workers.emplace_back(problem_, buckets_, rows_);
+      d_q_sums_ = AlignedArray<T>(wants_query_sums() ? span.rows * stride : 0);
+      first_row_ = span.first_row;
+      parallel_for(count, threads, [&](int64_t index, int worker) {
+        run_task(tasks[static_cast<size_t>(index)], workers[static_cast<size_t>(worker)]);
+      });
+    }
+  }
+
+ private:
+  bool wants_query_sums() const { return d_q_ || row_scale_ != nullptr; }
+
+  /// Rows that no tile will visit have dQ = 0.
+  void store_blank_rows() {
+    if (!d_q_) return;
+    const std::vector<T> zeros(static_cast<size_t>(problem_.D));
+    for (int64_t b = 0; b < problem_.B; ++b) {
+      const Sequence& sequence = problem_.sequence(b);
+      for (int64_t h = 0; h < problem_.H; ++h) {
+        for (int64_t i = 0; i < sequence.Tq; ++i) {
+          if (!wavefront_.is_blank(b, h, i / kBackwardRows)) continue;
+          store_row<T>(d_q_, b, h, sequence.q_begin + i, zeros.data(), problem_.D, T{1});
+        }
+      }
+    }
+  }
+
+  void run_task(const KeyBlockTask& task, BackwardTiles<T>& tiles) {
+    tiles.load_keys(task.b, task.hkv, task.index);
+    const int64_t group = problem_.group();
+    for (int64_t h = task.hkv * group; h < (task.hkv + 1) * group; ++h) {
+      for (int64_t block = 0; block < wavefront_.query_blocks(task.b); ++block) {
+        if (wavefront_.meets(task.b, h, block, task.index)) run_tile(task, h, block, tiles);
+      }
+    }
+    store_key_gradients(task, tiles);
+  }
+
+  void run_tile(const KeyBlockTask& task, int64_t h, int64_t block, BackwardTiles<T>& tiles) {
+    tiles.load_queries(task.b, h, block);
+    const bool visible = tiles.run(static_cast<bool>(d_k_), static_cast<bool>(d_v_));
+    const TileRange& range = tiles.range();
+    const TileCover& cover = tiles.cover();
+    if (visible) {
+      sums_.add_tile(range, task.index, cover.begin, cover.end, tiles.d_scores(), tiles.scores_stride());
+    }
+    if (!wants_query_sums() && !sums_.has_row_sums()) return;
+    wavefront_.wait(task.b, h, block, task.index);
+    if (visible) {
+      sums_.add_rows(range, cover.begin, cover.end, tiles.d_scores(), tiles.scores_stride());
+      if (wants_query_sums()) tiles.add_query_gradients(query_sums(range, tiles));
+    }
+    if (wavefront_.pass(task.b, h, block, task.index) && wants_query_sums()) store_query_gradients(range, tiles);
+  }
+
+  T* query_sums(const TileRange& range, const BackwardTiles<T>& tiles) const {
+    const int64_t row = contiguous_row(problem_, range.b, range.h) + range.first_row - first_row_;
+    return d_q_sums_.get() + row * tiles.q_stride();
+  }
+
+  /// The query block's last share is in: dQ = scale * sums, and the rows' part of dScale.
+  void store_query_gradients(const TileRange& range, const BackwardTiles<T>& tiles) {
+    const T* sums = query_sums(range, tiles);
+    const T sign = problem_.scale < 0 ? T{-1} : T{1};  // of the packed queries
+    for (int64_t r = 0; r < range.rows; ++r, sums += tiles.q_stride()) {
+      const int64_t i = range.first_row + r;
+      if (d_q_) {
+        store_row<T>(d_q_, range.b, range.h, problem_.sequence(range.b).q_begin + i, sums, problem_.D,
+                     static_cast<T>(problem_.scale));
+      }
+      const int64_t row = contiguous_row(problem_, range.b, range.h) + i;
+      if (row_scale_ == nullptr || rows_.inverse_l[row] == 0) continue;
+      const T* q = tiles.queries() + r * tiles.q_stride();
+      double product = 0;
+      for (int64_t c = 0; c < problem_.D; ++c) {
+        // Sums of 0 belong to rows without visible keys too, whose query must not matter.
+        if (sums[c] != 0) product += static_cast<double>(sign * q[c]) * static_cast<double>(sums[c]);
+      }
+      row_scale_[row] = product;
+    }
+  }
+
+  void store_key_gradients(const KeyBlockTask& task, const BackwardTiles<T>& tiles) {
+    const int64_t first_key = task.index * kBackwardKeys;
+    const int64_t first = problem_.sequence(task.b).k_begin + first_key;
+    const int64_t keys = std::min(kBackwardKeys, problem_.sequence(task.b).Tk - first_key);
+    for (int64_t j = 0; j < keys; ++j) {
+      if (d_k_) {
+        // The packed queries carry the sign of the scale.
+        store_row<T>(d_k_, task.b, task.hkv, first + j, tiles.d_k() + j * tiles.q_stride(), problem_.D,
+                     static_cast<T>(std::fabs(problem_.scale)));
+      }
+      if (d_v_) {
+        store_row<T>(d_v_, task.b, task.hkv, first + j, tiles.d_v() + j * tiles.v_stride(), problem_.Dv, T{1});
+      }
+    }
+  }
+
+  const Problem& problem_;
+  const BucketMap& buckets_;
+  const BackwardRows<T>& rows_;
+  ScoreSums<T>& sums_;
+  Operand d_q_, d_k_, d_v_;
+  double* row_scale_;  ///< [rows], contiguous rows; null: not wanted
+  Wavefront wavefront_;
+  AlignedArray<T> d_q_sums_;  ///< [rows of the span, q_stride]
+  int64_t first_row_ = 0;     ///< of the span
+};
+
+template <class T>
+void run_backward(const Problem& problem, const AttentionOptions& options, const StateOperands& state,
+                  const Operand& d_out, const Operand& d_lse, const AttentionGradients& gradients, const Operand& d_q,
+                  const Operand& d_k, const Operand& d_v) {
+  const BackwardRows<T> rows = backward_rows<T>(problem, state, d_out, d_lse);
+  const BucketMap buckets(problem);
+  ScoreSums<T> sums(problem, buckets, options, gradients);
+  const AlignedArray<double> row_scale(gradients.scale ? problem.rows() : 0);
+  Backward<T> backward(problem, buckets, rows, sums, d_q, d_k, d_v, row_scale.get());
+  if (gradients.bias) fill_zero(gradients.bias);
+  if (d_q || d_k || d_v || gradients.scale || gradients.slopes || gradients.table ||
+      (gradients.bias && !sums.bias_needs_own_pass())) {
+    backward.run();
+  }
+  if (sums.bias_needs_own_pass()) broadcast_bias_gradient(problem, buckets, rows, sums);
+  sums.finish();
+  if (gradients.sinks) store_sink_gradients(problem, rows, gradients.sinks);
+  if (gradients.scale) {
+    double total = 0;
+    for (int64_t row = 0; row < problem.rows(); ++row) total += row_scale[row];
+    store_from_double(gradients.scale.dtype(), gradients.scale.data(), total);
+  }
+}
+
+/// m or l of a state: all rows in one axis.
+Operand check_state_rows(const Problem& problem, const Tensor& rows, const char* name) {
+  const Dims shape = problem.packed ? Dims{problem.Tq, problem.H} : Dims{problem.B, problem.H, problem.Tq};
+  check_shape(rows.view(), name, shape);
+  check_dtype(rows.view(), name, problem.is_f64() ? DType::f64 : DType::f32);
+  const Dims flat{problem.rows()};
+  return make_operand(TensorView(rows.view().dtype(), rows.view().data(), flat), {-1, -1, 0, -1});
+}
+
+StateOperands check_state(const Problem& problem, const AttentionState& state, int q_rank) {
+  StateOperands operands;
+  operands.row_max = check_state_rows(problem, state.row_max, "state.row_max");
+  operands.row_sum = check_state_rows(problem, state.row_sum, "state.row_sum");
+  if (state.wide_out) {
+    Dims shape = state.row_max.shape();
+    shape.push_back(problem.Dv);
+    check_shape(state.wide_out.view(), "state.wide_out", shape);
+    check_dtype(state.wide_out.view(), "state.wide_out", DType::f32);
+    operands.out =
+        problem.packed ? make_operand(state.wide_out.view(), {-1, 1, 0, 2}) : make_operand(state.wide_out.view());
+  } else {
+    operands.out = check_like(problem, state.out, "state.out", Rows::queries, problem.H, problem.Dv, q_rank);
+  }
+  return operands;
+}
+
+}  // namespace
+
+void attention_backward(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options,
+                        const AttentionState& state, const AttentionUpstream& upstream,
+                        const AttentionGradients& gradients) {
+  const Problem problem = check_problem(q, k, v, options);
+  const StateOperands state_operands = check_state(problem, state, q.rank());
+  const Operand d_out = check_like(problem, upstream.d_out, "d_out", Rows::queries, problem.H, problem.Dv, q.rank());
+  const Operand d_lse = upstream.d_lse ? check_per_row(problem, upstream.d_lse, "d_lse", q.rank()) : Operand{};
+  const auto like = [&](const TensorView& view, const char* name, Rows rows, int64_t heads, int64_t width) {
+    return view ? check_like(problem, view, name, rows, heads, width, q.rank()) : Operand{};
+  };
+  const Operand d_q = like(gradients.q, "d_q", Rows::queries, problem.H, problem.D);
+  const Operand d_k = like(gradients.k, "d_k", Rows::keys, problem.Hkv, problem.D);
+  const Operand d_v = like(gradients.v, "d_v", Rows::keys, problem.Hkv, problem.Dv);
+  if (gradients.bias) check_twin(gradients.bias, "d_bias", options.bias, "bias");
+  if (gradients.slopes) check_twin(gradients.slopes, "d_slopes", options.slopes, "slopes");
+  if (gradients.table) check_twin(gradients.table, "d_table", options.table, "table");
+  if (gradients.sinks) check_twin(gradients.sinks, "d_sinks", options.sinks, "sinks");
+  if (gradients.scale) check_scale_twin(problem, gradients.scale, "d_scale");
+  check_overlap(
+      {{"q", q}, {"k", k}, {"v", v}, {"d_out", upstream.d_out}, {"d_lse", upstream.d_lse}, {"state.out", state.out}},
+      options,
+      {{"d_q", gradients.q},
+       {"d_k", gradients.k},
+       {"d_v", gradients.v},
+       {"d_bias", gradients.bias},
+       {"d_slopes", gradients.slopes},
+       {"d_table", gradients.table},
+       {"d_sinks", gradients.sinks},
+       {"d_scale", gradients.scale}});
+  if (problem.is_f64()) {
+    run_backward<double>(problem, options, state_operands, d_out, d_lse, gradients, d_q, d_k, d_v);
+  } else {
+    run_backward<float>(problem, options, state_operands, d_out, d_lse, gradients, d_q, d_k, d_v);
+  }
+}
+
+}  // namespace qkv

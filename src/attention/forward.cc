@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The forward pass: check, plan, tiles, finish.
+//
+// An item of work is a few hundred rows of one head. It walks the key blocks that any of its rows sees, in key order.
+// Per block, rows go in groups of kForwardRows whose scores fit L2; each block yields a triple (m, l, O) from zero that is
+// merged into the row's (attention_forward-inl.h). At the end the sink joins and O is divided by l.
+// Bytes moved: keys and values are packed once per head (again per item where a head exceeds the cache), queries read
+// and outputs written once.
+#include <limits>
+#include <vector>
+
+#include "attention/check.h"
+#include "attention/dropout.h"
+#include "attention/key_cache.h"
+#include "attention/plan.h"
+#include "attention/rows.h"
+#include "attention/sink.h"
+#include "attention/terms.h"
+#include "attention/tiling.h"
+#include "kernels/attention_kernels.h"
+#include "qkv/support/parallel.h"
+#include "support/aligned.h"
+
+namespace qkv {
+namespace {
+
+/// Where results go. Arrays are indexed by row number (Problem::row_index); null or absent: not wanted.
+template <class T>
+struct ForwardResults {
+  Operand out;
+  Operand lse;
+  T* row_max = nullptr;
+  T* row_sum = nullptr;
+  T* wide_out = nullptr;  ///< [rows, Dv]
+};
+
+/// Rows of one item: long heads are packed again for each item, so those get more rows to share the packing.
+constexpr int64_t kItemRows = 192;
+constexpr int64_t kLongItemRows = 768;
+
+template <class T>
+class ForwardWorker {
+ public:
+  ForwardWorker(const Problem& problem, const BucketMap& buckets, const ForwardResults<T>& results, int64_t item_rows)
+      : problem_(problem),
+        buckets_(buckets),
+        results_(results),
+        kernels_(kernels().attention<T>()),
+        block_keys_(forward_key_block(problem.D, problem.Dv, static_cast<int64_t>(sizeof(T)))),
+        cache_(problem, kernels_, block_keys_, true),
+        q_(item_rows * problem.D),
+        m_(item_rows),
+        l_(item_rows),
+        out_(item_rows * cache_.value_stride()),
+        scores_(kForwardRows * block_keys_),
+        terms_(kForwardRows * block_keys_),
+        distances_(kForwardRows + block_keys_),
+        block_out_(kForwardRows * cache_.value_stride()),
+        row_keys_(kForwardRows) {}
+
+  void run(const RowItem& item) {
+    load_queries(item);
+    const Sequence& sequence = problem_.sequence(item.b);
+    for (int64_t index = 0; index * block_keys_ < sequence.Tk; ++index) {
+      for (int64_t r = 0; r < item.rows; r += kForwardRows) run_tile(item, r, index);
+    }
+    for (int64_t r = 0; r < item.rows; ++r) finish_row(item, r);
+  }
+
+ private:
+  void load_queries(const RowItem& item) {
+    const int64_t row = problem_.sequence(item.b).q_begin + item.first_row;
+    kernels_.pack_rows(stored_rows(problem_.q, item.b, item.h, row, item.rows, problem_.D), q_.get(), problem_.D,
+                       nullptr);
+    if (problem_.scale < 0) {
+      for (int64_t n = 0; n < item.rows * problem_.D; ++n) q_[n] = -q_[n];
+    }
+    std::fill_n(m_.get(), item.rows, -std::numeric_limits<T>::infinity());
+    std::fill_n(l_.get(), item.rows, T{0});
+    std::fill_n(out_.get(), item.rows * cache_.value_stride(), T{0});
+  }
+
+  /// Rows [r, r + kForwardRows) of the item against key block `index`.
+  void run_tile(const RowItem& item, int64_t r, int64_t index) {
+    const int64_t first_key = index * block_keys_;
+    const int64_t keys = std::min(block_keys_, problem_.sequence(item.b).Tk - first_key);
+    const TileRange range{item.b, item.h, item.first_row + r, std::min(kForwardRows, item.rows - r), first_key, keys};
+    const TileCover cover =
+        plan_tile<T>(problem_, buckets_, range, kernels_.panel_width, {terms_.get(), block_keys_, distances_.get()});
+    if (cover.cover == Cover::empty) return;
+    const PackedKeyBlock<T>& block = cache_.block(item.b, problem_.kv_head(item.h), index);
+    ForwardTile<T> tile{};
+    tile.score = {.q = q_.get() + r * problem_.D,
+                  .q_stride = problem_.D,
+                  .keys = block.keys,
+                  .rows = range.rows,
+                  .D = problem_.D,
+                  .begin = cover.begin,
+                  .end = cover.end,
+                  .scale = static_cast<T>(std::fabs(problem_.scale)),
+                  .softcap = static_cast<T>(problem_.softcap),
+                  .finished = needs_finished_scores(problem_),
+                  .terms = cover.cover == Cover::partial ? terms_.get() : nullptr,
+                  .terms_stride = block_keys_,
+                  .scores = scores_.get(),
+                  .scores_stride = block_keys_};
+    tile.v = block.values;
+    tile.v_stride = cache_.value_stride();
+    tile.v_nonfinite = block.nonfinite;
+    tile.dropout = tile_dropout<T>(problem_, range, row_keys_.get());
+    tile.block_out = block_out_.get();
+    tile.m = m_.get() + r;
+    tile.l = l_.get() + r;
+    tile.out = out_.get() + r * tile.v_stride;
+    kernels_.forward_tile(tile);
+  }
+
+  void finish_row(const RowItem& item, int64_t r) {
+    T m = m_[r];
+    T l = l_[r];
+    const T factor = merge_sink(sink_of<T>(problem_, item.h), m, l);
+    const T inverse = l == 0 ? T{0} : factor / l;
+    T* out = out_.get() + r * cache_.value_stride();
+    const int64_t i = item.first_row + r;
+    const int64_t stored_row = problem_.sequence(item.b).q_begin + i;
+    const int64_t number = problem_.row_index(item.b, item.h) + i * problem_.row_step();
+    store_row<T>(results_.out, item.b, item.h, stored_row, out, problem_.Dv, inverse);
+    if (results_.lse) store_one<T>(results_.lse, item.b, item.h, stored_row, m + std::log(l));
+    if (results_.row_max != nullptr) {
+      results_.row_max[number] = m;
+      results_.row_sum[number] = l;
+    }
+    if (results_.wide_out != nullptr) {
+      for (int64_t c = 0; c < problem_.Dv; ++c) results_.wide_out[number * problem_.Dv + c] = out[c] * inverse;
+    }
+  }
+
+  const Problem& problem_;
+  const BucketMap& buckets_;
+  const ForwardResults<T>& results_;
+  const AttentionKernels<T>& kernels_;
+  int64_t block_keys_;
+  KeyCache<T> cache_;
+  AlignedArray<T> q_, m_, l_, out_;
+  AlignedArray<T> scores_, terms_, distances_, block_out_;
+  AlignedArray<uint64_t> row_keys_;
+};
+
+template <class T>
+void run_forward(const Problem& problem, const ForwardResults<T>& results) {
+  const AttentionKernels<T>& set = kernels().attention<T>();
+  const int64_t block_keys = forward_key_block(problem.D, problem.Dv, static_cast<int64_t>(sizeof(T)));
+  const int64_t item_rows = KeyCache<T>::holds_whole_heads(problem, set, block_keys) ? kItemRows : kLongItemRows;
+  const int threads = useful_threads(problem, visible_work(problem));
+  const std::vector<RowItem> items = cut_rows(problem, item_rows, threads);
+  if (items.empty()) return;
+  int64_t longest = 0;
+  for (const RowItem& item : items) longest = std::max(longest, item.rows);
+  const BucketMap buckets(problem);
+  const int64_t count = static_cast<int64_t>(items.size());
+  std::vector<ForwardWorker<T>> workers;
+  const int worker_count = parallel_workers(count, threads);
+  workers.reserve(static_cast<size_t>(worker_count));
+  for (int w = 0; w < worker_count; ++w) workers.emplace_back(problem, buckets, results, longest);
+  parallel_for(count, threads, [&](int64_t index, int worker) {
+    workers[static_cast<size_t>(worker)].run(items[static_cast<size_t>(index)]);
+  });
+}
+
+template <class T>
+AttentionState forward_with_state(const Problem& problem, const Operand& out_operand, const MutableTensorView& out) {
+  const Dims rows = problem.packed ? Dims{problem.Tq, problem.H} : Dims{problem.B, problem.H, problem.Tq};
+  AttentionState state;
+  state.row_max = Tensor(DTypeOf<T>::value, rows);
+  state.row_sum = Tensor(DTypeOf<T>::value, rows);
+  ForwardResults<T> results;
+  results.out = out_operand;
+  results.row_max = static_cast<T*>(state.row_max.mutable_view().data());
+  results.row_sum = static_cast<T*>(state.row_sum.mutable_view().data());
+  state.out = out;
+  if (problem.dtype != DTypeOf<T>::value) {
+    Dims shape = rows;
+    shape.push_back(problem.Dv);
+    state.wide_out = Tensor(DTypeOf<T>::value, shape);
+    results.wide_out = static_cast<T*>(state.wide_out.mutable_view().data());
+    state.out = state.wide_out.view();
+  }
+  run_forward<T>(problem, results);
+  return state;
+}
+
+}  // namespace
+
+void attention_forward(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options,
+                       const MutableTensorView& out, const MutableTensorView& lse) {
+  const Problem problem = check_problem(q, k, v, options);
+  const Operand out_operand = check_like(problem, out, "out", Rows::queries, problem.H, problem.Dv, q.rank());
+  const Operand lse_operand = lse ? check_per_row(problem, lse, "lse", q.rank()) : Operand{};
+  check_overlap({{"q", q}, {"k", k}, {"v", v}}, options, {{"out", out}, {"lse", lse}});
+  if (problem.is_f64()) {
+    run_forward<double>(problem, {.out = out_operand, .lse = lse_operand});
+  } else {
+    run_forward<float>(problem, {.out = out_operand, .lse = lse_operand});
+  }
+}
+
+AttentionState attention_forward(const TensorView& q, const TensorView& k, const TensorView& v,
+                                 const AttentionOptions& options, const MutableTensorView& out) {
+  const Problem problem = check_problem(q, k, v, options);
+  const Operand out_operand = check_like(problem, out, "out", Rows::queries, problem.H, problem.Dv, q.rank());
+  check_overlap({{"q", q}, {"k", k}, {"v", v}}, options, {{"out", out}});
+  return problem.is_f64() ? forward_with_state<double>(problem, out_operand, out)
+                          : forward_with_state<float>(problem, out_operand, out);
+}
+
+void attention_lse(const AttentionState& state, const MutableTensorView& lse) {
+  const TensorView& m = state.row_max.view();
+  require(static_cast<bool>(lse), "attention: lse is missing");
+  require(lse.dtype() == m.dtype(), "attention: lse must be ", name(m.dtype()), ", got ", name(lse.dtype()));
+  const int skipped = m.rank() - lse.rank();
+  bool fits = skipped >= 0;
+  for (int axis = 0; fits && axis < m.rank(); ++axis) {
+    fits = m.size(axis) == (axis < skipped ? 1 : lse.size(axis - skipped));
+  }
+  require(fits, "attention: lse must have the rows of the state, ", to_string(m.shape()), ", got ",
+          to_string(lse.shape()));
+  Tensor sums(m.dtype(), lse.shape());
+  for (int64_t n = 0; n < m.elements(); ++n) {
+    const double l = load_as_double(m.dtype(), state.row_sum.view().at(n));
+    store_from_double(m.dtype(), sums.mutable_view().at(n), load_as_double(m.dtype(), m.at(n)) + std::log(l));
+  }
+  copy(sums.view(), lse);
+}
+
+}  // namespace qkv

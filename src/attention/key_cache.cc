@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/key_cache.h"
+
+namespace qkv {
+namespace {
+
+/// Packed keys and values one worker keeps: measured at T = 2048, D = 64 (1 MiB a head) packing is then paid once per
+/// head; a multiple of L2, because blocks are read in order and L3 keeps up with one block at a time.
+constexpr int64_t kBudget = int64_t{4} << 20;
+
+int64_t longest_keys(const Problem& problem) {
+  int64_t keys = 0;
+  for (const Sequence& sequence : problem.sequences) keys = std::max(keys, sequence.Tk);
+  return keys;
+}
+
+}  // namespace
+
+template <class T>
+int64_t KeyCache<T>::slot_elements(const Problem& problem, const AttentionKernels<T>& kernels, int64_t block_keys) {
+  // Short heads need no whole block.
+  const int64_t keys = round_up(std::min(block_keys, longest_keys(problem)), kernels.panel_width);
+  return round_up(keys * (problem.D + round_up(problem.Dv, kernels.lanes)), 64);
+}
+
+template <class T>
+bool KeyCache<T>::holds_whole_heads(const Problem& problem, const AttentionKernels<T>& kernels, int64_t block_keys) {
+  const int64_t blocks = ceil_divide(longest_keys(problem), block_keys);
+  return blocks * slot_elements(problem, kernels, block_keys) * static_cast<int64_t>(sizeof(T)) <= kBudget;
+}
+
+template <class T>
+KeyCache<T>::KeyCache(const Problem& problem, const AttentionKernels<T>& kernels, int64_t block_keys, bool need_values)
+    : problem_(problem),
+      kernels_(kernels),
+      block_keys_(block_keys),
+      value_stride_(round_up(problem.Dv, kernels.lanes)),
+      slot_elements_(slot_elements(problem, kernels, block_keys)),
+      need_values_(need_values) {
+  const int64_t blocks = ceil_divide(longest_keys(problem), block_keys);
+  const int64_t bytes = std::max<int64_t>(slot_elements_ * static_cast<int64_t>(sizeof(T)), 1);
+  const int64_t slots = std::clamp<int64_t>(kBudget / bytes, 1, std::max<int64_t>(blocks, 1));
+  memory_ = AlignedArray<T>(slots * slot_elements_);
+  nonfinite_rows_ = AlignedArray<int64_t>(slots * block_keys);
+  slots_.resize(static_cast<size_t>(slots));
+}
+
+template <class T>
+const PackedKeyBlock<T>& KeyCache<T>::block(int64_t b, int64_t hkv, int64_t index) {
+  const int64_t number = index % static_cast<int64_t>(slots_.size());
+  Slot& slot = slots_[static_cast<size_t>(number)];
+  if (slot.b != b || slot.hkv != hkv || slot.index != index) {
+    slot.b = b;
+    slot.hkv = hkv;
+    slot.index = index;
+    pack(slot, number);
+  }
+  return slot.packed;
+}
+
+template <class T>
+void KeyCache<T>::pack(Slot& slot, int64_t slot_number) {
+  const Sequence& sequence = problem_.sequence(slot.b);
+  const int64_t first = slot.index * block_keys_;
+  const int64_t keys = std::min(block_keys_, sequence.Tk - first);
+  const int64_t row = sequence.k_begin + first;
+  T* packed_keys = memory_.get() + slot_number * slot_elements_;
+  kernels_.pack_panels(stored_rows(problem_.k, slot.b, slot.hkv, row, keys, problem_.D), packed_keys);
+  slot.packed.keys = packed_keys;
+  if (!need_values_) return;
+  T* values = packed_keys + round_up(keys, kernels_.panel_width) * problem_.D;
+  int64_t* found = nonfinite_rows_.get() + slot_number * block_keys_;
+  const StoredRows stored = stored_rows(problem_.v, slot.b, slot.hkv, row, keys, problem_.Dv);
+  slot.packed.nonfinite = {stored, found, kernels_.pack_rows(stored, values, value_stride_, found)};
+  slot.packed.values = values;
+}
+
+template class KeyCache<float>;
+template class KeyCache<double>;
+
+}  // namespace qkv

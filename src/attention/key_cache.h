@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "attention/problem.h"
+#include "attention/rows.h"
+#include "kernels/attention_kernels.h"
+#include "support/aligned.h"
+
+namespace qkv {
+
+/// One key block as the forward kernels read it.
+template <class T>
+struct PackedKeyBlock {
+  const T* keys = nullptr;    ///< panels [panel][D][panel_width]
+  const T* values = nullptr;  ///< [keys, value_stride], finite
+  NonFiniteRows nonfinite;    ///< of the values
+};
+
+/// The packed key blocks of the head a worker is at, kept while they fit a fixed budget: rows of one head share them, and
+/// long heads are packed again for each item of work instead of growing with the number of keys.
+template <class T>
+class KeyCache {
+ public:
+  /// `need_values` false: scores only.
+  KeyCache(const Problem& problem, const AttentionKernels<T>& kernels, int64_t block_keys, bool need_values);
+  const PackedKeyBlock<T>& block(int64_t b, int64_t hkv, int64_t index);
+  int64_t value_stride() const { return value_stride_; }
+  /// True when all blocks of the longest head fit, so that packing is paid once per head.
+  static bool holds_whole_heads(const Problem& problem, const AttentionKernels<T>& kernels, int64_t block_keys);
+
+ private:
+  struct Slot {
+    int64_t b = -1;
+    int64_t hkv = -1;
+    int64_t index = -1;
+    PackedKeyBlock<T> packed;
+  };
+  static int64_t slot_elements(const Problem& problem, const AttentionKernels<T>& kernels, int64_t block_keys);
+  void pack(Slot& slot, int64_t slot_number);
+
+  const Problem& problem_;
+  const AttentionKernels<T>& kernels_;
+  int64_t block_keys_;
+  int64_t value_stride_;
+  int64_t slot_elements_;
+  bool need_values_;
+  AlignedArray<T> memory_;
+  AlignedArray<int64_t> nonfinite_rows_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace qkv

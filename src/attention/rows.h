@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "attention/problem.h"
+#include "kernels/attention_kernels.h"
+
+namespace qkv {
+
+/// `rows` stored rows of an operand from row `first` (counted from the tensor's row 0) of one batch entry and head.
+inline StoredRows stored_rows(const Operand& operand, int64_t b, int64_t h, int64_t first, int64_t rows,
+                              int64_t columns) {
+  return {operand.at(b, h, first, 0), operand.dtype, operand.stride[2], operand.stride[3], rows, columns};
+}
+
+/// One element per row: m, l, lse.
+template <class T>
+void store_one(const Operand& operand, int64_t b, int64_t h, int64_t row, T value) {
+  store_as<T>(operand.dtype, operand.mutable_at(b, h, row, 0), value);
+}
+
+/// Stores a row of compute values times `factor`, rounded once to the operand's dtype.
+template <class T>
+void store_row(const Operand& operand, int64_t b, int64_t h, int64_t row, const T* values, int64_t columns, T factor) {
+  char* to = static_cast<char*>(operand.mutable_at(b, h, row, 0));
+  const int64_t step = operand.stride[3];
+  if (operand.dtype == DTypeOf<T>::value) {
+    T* out = reinterpret_cast<T*>(to);
+    if (step == 1) {
+      for (int64_t c = 0; c < columns; ++c) out[c] = values[c] * factor;
+    } else {
+      for (int64_t c = 0; c < columns; ++c) out[c * step] = values[c] * factor;
+    }
+  } else if (operand.dtype == DType::bf16) {
+    BFloat16* out = reinterpret_cast<BFloat16*>(to);
+    for (int64_t c = 0; c < columns; ++c) out[c * step] = to_bfloat16(static_cast<float>(values[c] * factor));
+  } else {
+    for (int64_t c = 0; c < columns; ++c) {
+      store_as<T>(operand.dtype, to + c * step * operand.element_size, values[c] * factor);
+    }
+  }
+}
+
+}  // namespace qkv

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "qkv/support/checked.h"
+
+namespace qkv {
+
+// Blocks of keys and of queries are a property of the problem's widths and type, never of the schedule: the order of
+// every sum follows from them.
+
+/// Largest power of two in [low, high] whose rows of `row_bytes` fit `budget`.
+constexpr int64_t fitting_block(int64_t row_bytes, int64_t budget, int64_t low, int64_t high) {
+  int64_t block = high;
+  while (block > low && block * row_bytes > budget) block /= 2;
+  return block;
+}
+
+/// Keys of one forward block, counted from key 0. Packed keys and values of a block take half of a 1 MiB L2, next to the
+/// scores of a row block.
+inline int64_t forward_key_block(int64_t D, int64_t Dv, int64_t element_size) {
+  return fitting_block((D + Dv) * element_size, 512 * 1024, 128, 512);
+}
+
+/// Rows that share one pass over a key block in the forward: eight register tiles; their scores of 512 keys take 96 KiB.
+inline constexpr int64_t kForwardRows = 48;
+
+/// Keys of one backward block: whole panels and whole register tiles of every instruction set (a multiple of 64 and of
+/// 6). At D = Dv = 64 in f32 its k, v, dk and dv take 240 KiB, the tile's queries and scores another 220 KiB of L2.
+inline constexpr int64_t kBackwardKeys = 192;
+
+/// Rows of one backward tile: sixteen register tiles.
+inline constexpr int64_t kBackwardRows = 96;
+
+}  // namespace qkv

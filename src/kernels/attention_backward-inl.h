@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// One backward tile: some queries against one key block, five products.
+//
+//   S = q k^T            P = exp(S - m) / l         (recomputed)
+//   dP = r (dO v^T)      dS = P (dP - delta)        dC = dS (1 - tanh^2) with a soft-cap, else dS
+//   dV += (r P)^T dO     dK += dC^T q               dQ += dC k
+//
+// The factor `scale` of dQ and dK is left to the caller. Every sum starts from zero in registers and is added once per
+// tile; tiles come in a fixed order, so no sum depends on the schedule.
+#if defined(QKV_ATTENTION_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_ATTENTION_BACKWARD_INL_H_
+#undef QKV_ATTENTION_BACKWARD_INL_H_
+#else
+#define QKV_ATTENTION_BACKWARD_INL_H_
+#endif
+
+#include "kernels/attention_scores-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv {
+namespace HWY_NAMESPACE {
+
+/// P of one row in place of its raw products; 0 where hidden and beyond the last column.
+template <bool Finished, class T>
+HWY_INLINE void WeightsOfRow(const BackwardTile<T>& tile, int64_t r) {
+  const Tag<T> d;
+  const ScoreTile<T>& score = tile.score;
+  T* HWY_RESTRICT s = score.scores + r * score.scores_stride;
+  const bool empty = tile.m[r] == kHidden<T>;
+  const auto scale = hn::Set(d, Finished ? T{1} : score.scale);
+  const auto shift = hn::Set(d, empty ? T{0} : tile.m[r]);
+  const auto inverse_l = hn::Set(d, tile.inverse_l[r]);
+  for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
+    Vector<T> slope = hn::Zero(d);
+    const auto x = ScoreVector<Finished, T>(score, r, c, hn::LoadU(d, s + c), &slope);
+    auto p = hn::Mul(ExpNonPositive<T>(hn::MulSub(x, scale, shift)), inverse_l);
+    // A hidden pair is 0 whatever m and l hold.
+    if (score.terms != nullptr) p = hn::IfThenZeroElse(hn::Eq(x, hn::Set(d, kHidden<T>)), p);
+    hn::StoreU(hn::IfThenElseZero(FirstLanes(d, score.end - c), p), d, s + c);
+    if (Finished && score.softcap > 0) hn::StoreU(slope, d, tile.factors + r * score.scores_stride + c);
+  }
+}
+
+/// dS of one row from P and dO v^T; leaves r P in the place of P.
+template <class T>
+HWY_INLINE void ScoreGradientsOfRow(const BackwardTile<T>& tile, int64_t r) {
+  const Tag<T> d;
+  const ScoreTile<T>& score = tile.score;
+  T* HWY_RESTRICT p_row = score.scores + r * score.scores_stride;
+  T* HWY_RESTRICT ds_row = tile.d_scores + r * score.scores_stride;
+  const auto delta = hn::Set(d, tile.delta[r]);
+  const bool drop = tile.dropout.row_keys != nullptr;
+  for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
+    const auto p = hn::LoadU(d, p_row + c);
+    auto dp = hn::LoadU(d, ds_row + c);
+    if (HWY_UNLIKELY(drop)) {
+      const auto factor = DropoutFactors<T>(tile.dropout, r, c);
+      dp = hn::Mul(dp, factor);
+      hn::StoreU(hn::Mul(p, factor), d, p_row + c);
+    }
+    auto ds = hn::Mul(p, hn::Sub(dp, delta));
+    if (score.terms != nullptr) {
+      const auto term = hn::LoadU(d, score.terms + r * score.terms_stride + c);
+      ds = hn::IfThenZeroElse(hn::Eq(term, hn::Set(d, kHidden<T>)), ds);
+    }
+    hn::StoreU(ds, d, ds_row + c);
+  }
+}
+
+/// sums[key] += sum over the tile's queries of weights[query, key] * streamed[query].
+template <class T>
+HWY_INLINE void KeySums(const ScoreTile<T>& score, const T* weights, const T* streamed, int64_t stride,
+                        const NonFiniteRows& nonfinite, T* sums) {
+  Product<Into::kAdd, T>({weights + score.begin, 1, score.scores_stride, streamed, stride, sums + score.begin * stride,
+                          stride, score.rows},
+                         score.end - score.begin, stride / kLanes<T>);
+  AddNonFiniteQueries(score, nonfinite, weights, sums, stride);
+}
+
+/// dC = dS (1 - tanh^2), in the place of the scores.
+template <class T>
+HWY_INLINE void SoftcapGradients(const BackwardTile<T>& tile) {
+  const Tag<T> d;
+  const ScoreTile<T>& score = tile.score;
+  for (int64_t r = 0; r < score.rows; ++r) {
+    const int64_t row = r * score.scores_stride;
+    for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
+      const auto ds = hn::LoadU(d, tile.d_scores + row + c);
+      // A hidden pair's slope may be NaN; its dS is 0 and stays 0.
+      const auto dc = hn::IfThenZeroElse(hn::Eq(ds, hn::Zero(d)), hn::Mul(ds, hn::LoadU(d, tile.factors + row + c)));
+      hn::StoreU(dc, d, score.scores + row + c);
+    }
+  }
+}
+
+/// dC, where SoftcapGradients left it.
+template <class T>
+HWY_INLINE const T* InnerGradients(const BackwardTile<T>& tile) {
+  return tile.score.softcap > 0 ? tile.score.scores : tile.d_scores;
+}
+
+template <class T>
+void BackwardOfTile(const BackwardTile<T>& tile) {
+  const ScoreTile<T>& score = tile.score;
+  RawScores(score);
+  for (int64_t r = 0; r < score.rows; ++r) {
+    if (score.finished) {
+      WeightsOfRow<true, T>(tile, r);
+    } else {
+      WeightsOfRow<false, T>(tile, r);
+    }
+  }
+  constexpr int64_t W = kPanel<T>;
+  for (int64_t c = score.begin; c < score.end; c += W) {
+    Product<Into::kSet, T>(
+        {tile.d_out, tile.v_stride, 1, tile.values + c * tile.Dv, W, tile.d_scores + c, score.scores_stride, tile.Dv},
+        score.rows, kTileVectors);
+  }
+  for (int64_t r = 0; r < score.rows; ++r) ScoreGradientsOfRow<T>(tile, r);
+  if (tile.d_v != nullptr) {
+    KeySums(score, score.scores, tile.d_out_finite, tile.v_stride, tile.d_out_nonfinite, tile.d_v);
+  }
+  if (score.softcap > 0) SoftcapGradients(tile);
+  if (tile.d_k != nullptr) {
+    KeySums(score, InnerGradients(tile), tile.q_finite, score.q_stride, tile.q_nonfinite, tile.d_k);
+  }
+}
+
+template <class T>
+void QueryGradients(const BackwardTile<T>& tile) {
+  const ScoreTile<T>& score = tile.score;
+  const T* d_c = InnerGradients(tile);
+  Product<Into::kAdd, T>({d_c + score.begin, score.scores_stride, 1, tile.k + score.begin * score.q_stride,
+                          score.q_stride, tile.d_q, score.q_stride, score.end - score.begin},
+                         score.rows, score.q_stride / kLanes<T>);
+  AddNonFiniteKeys(score, tile.k_nonfinite, d_c, tile.d_q, score.q_stride);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv
+HWY_AFTER_NAMESPACE();
+
+#endif  // QKV_ATTENTION_BACKWARD_INL_H_

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "qkv/tensor/dtype.h"
+
+namespace qkv {
+
+// What the attention room asks of one instruction set. T is the compute type, float or double. Everything below is
+// pointers, sizes and strides (in elements); scratch belongs to the caller and is 64-byte aligned.
+
+/// Rows of a stored tensor on their way into packed form.
+struct StoredRows {
+  const void* data;  ///< first element of the first row
+  DType dtype;
+  int64_t row_stride;
+  int64_t column_stride;
+  int64_t rows;
+  int64_t columns;
+};
+
+/// The rows of a packed operand that hold NaN or infinities. Packed, such elements are 0, and products add their share
+/// only where the pair is visible, so that what is hidden cannot leak through 0 * NaN.
+struct NonFiniteRows {
+  StoredRows source;  ///< where their values are read again
+  const int64_t* rows = nullptr;
+  int64_t count = 0;
+};
+
+/// How the dropout decisions of a tile are made; see qkv/support/random.h.
+template <class T>
+struct TileDropout {
+  const uint64_t* row_keys = nullptr;  ///< null: no dropout
+  uint32_t threshold = 0;
+  T keep = 1;             ///< 1 / (1 - p)
+  int64_t first_key = 0;  ///< key position of column 0
+};
+
+/// The scores of `rows` queries against the columns [begin, end) of one key block.
+/// Where `terms` is null every pair is visible and has no additive term; else terms[r][c] is added to the score after
+/// the soft-cap, and -inf hides the pair whatever its score.
+template <class T>
+struct ScoreTile {
+  const T* q;  ///< [rows, q_stride]
+  int64_t q_stride;
+  const T* keys;  ///< panels of the block: [panel][D][panel_width]
+  int64_t rows;
+  int64_t D;
+  int64_t begin;  ///< a multiple of the panel width
+  int64_t end;
+  T scale;         ///< not negative
+  T softcap;       ///< 0: off
+  bool finished;   ///< the problem has a soft-cap, additive terms or scale 0; else scores stay unscaled
+  const T* terms;  ///< [rows, terms_stride] or null; without `finished` only 0 and -inf
+  int64_t terms_stride;
+  T* scores;  ///< [rows, scores_stride], written on [begin, end rounded up to a panel)
+  int64_t scores_stride;
+};
+
+/// One block's triple (m, l, O) from zero, merged into the running triples of the rows.
+template <class T>
+struct ForwardTile {
+  ScoreTile<T> score;
+  const T* v;  ///< [keys of the block, v_stride], finite, padded with zeros to whole vectors
+  int64_t v_stride;
+  NonFiniteRows v_nonfinite;
+  TileDropout<T> dropout;
+  T* block_out;  ///< scratch [rows, v_stride]
+  T* m;          ///< [rows]
+  T* l;          ///< [rows]
+  T* out;        ///< [rows, v_stride]
+};
+
+/// One backward tile. The operands that are streamed come finite, with the list of what was taken out; the broadcast ones
+/// come as they are stored (the same memory where nothing was taken out).
+template <class T>
+struct BackwardTile {
+  ScoreTile<T> score;  ///< scores: scratch
+  const T* q_finite;   ///< [rows, q_stride]
+  NonFiniteRows q_nonfinite;
+  const T* d_out;         ///< [rows, v_stride]
+  const T* d_out_finite;  ///< [rows, v_stride]
+  NonFiniteRows d_out_nonfinite;
+  int64_t v_stride;
+  int64_t Dv;
+  const T* values;  ///< panels of the value block: [panel][Dv][panel_width]
+  const T* k;       ///< [keys, q_stride], finite
+  NonFiniteRows k_nonfinite;
+  const T* m;          ///< [rows]
+  const T* inverse_l;  ///< [rows], 1 / l
+  const T* delta;      ///< [rows]
+  TileDropout<T> dropout;
+  T* d_scores;  ///< [rows, scores_stride]: on return dS
+  T* factors;   ///< scratch [rows, scores_stride], used with a soft-cap
+  T* d_q;       ///< [rows, q_stride], += dC k
+  T* d_k;       ///< [keys, q_stride], += dC^T q; null: not wanted
+  T* d_v;       ///< [keys, v_stride], += (r P)^T d_out; null: not wanted
+};
+
+template <class T>
+struct AttentionKernels {
+  int64_t lanes;        ///< of one vector
+  int64_t panel_width;  ///< keys in one packed panel
+
+  /// Rows to T, each padded with zeros to `out_stride`. With `found` set, NaN and infinities become 0 and the rows that
+  /// hold some are listed there (at most rows.rows of them); returns how many.
+  int64_t (*pack_rows)(const StoredRows& rows, T* out, int64_t out_stride, int64_t* found);
+  /// Rows to panels [panel][columns][panel_width], the last one padded with zeros.
+  void (*pack_panels)(const StoredRows& rows, T* out);
+  /// Final scores; hidden ones are -inf.
+  void (*score_tile)(const ScoreTile<T>& tile);
+  void (*forward_tile)(const ForwardTile<T>& tile);
+  /// Everything but d_q.
+  void (*backward_tile)(const BackwardTile<T>& tile);
+  /// d_q of a tile that backward_tile has just left.
+  void (*query_gradients)(const BackwardTile<T>& tile);
+  /// y[i] = exp(x[i]) for x <= 0, and tanh(x[i]).
+  void (*exp)(const T* x, T* y, int64_t n);
+  void (*tanh)(const T* x, T* y, int64_t n);
+};
+
+/// The kernels of one instruction set.
+struct KernelSet {
+  int64_t target;  ///< Highway's target bit; smaller is better
+  const char* name;
+  const AttentionKernels<float>* f32;
+  const AttentionKernels<double>* f64;
+  template <class T>
+  const AttentionKernels<T>& attention() const {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return *f32;
+    } else {
+      return *f64;
+    }
+  }
+};
+
+/// The set in use.
+const KernelSet& kernels();
+
+}  // namespace qkv

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stored rows (any floating dtype, any strides) to the two packed forms the products read.
+#if defined(QKV_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_PACK_INL_H_
+#undef QKV_PACK_INL_H_
+#else
+#define QKV_PACK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/attention_kernels.h"
+#include "kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv {
+namespace HWY_NAMESPACE {
+
+template <class T>
+HWY_INLINE T Widen(double x) {
+  return static_cast<T>(x);
+}
+template <class T>
+HWY_INLINE T Widen(float x) {
+  return static_cast<T>(x);
+}
+template <class T>
+HWY_INLINE T Widen(BFloat16 x) {
+  return static_cast<T>(to_float(x));
+}
+template <class T>
+HWY_INLINE T Widen(Float16 x) {
+  return static_cast<T>(to_float(x));
+}
+
+template <class T, class Stored>
+HWY_INLINE void WidenRow(const StoredRows& rows, int64_t row, T* HWY_RESTRICT out) {
+  const Stored* HWY_RESTRICT in = static_cast<const Stored*>(rows.data) + row * rows.row_stride;
+  if (rows.column_stride == 1) {
+    for (int64_t c = 0; c < rows.columns; ++c) out[c] = Widen<T>(in[c]);
+  } else {
+    for (int64_t c = 0; c < rows.columns; ++c) out[c] = Widen<T>(in[c * rows.column_stride]);
+  }
+}
+
+/// f16 to f32 in vectors: the exponent moves up by the difference of the biases; subnormals come out right because the
+/// scaling is a product of normal numbers, infinity and NaN keep the largest exponent.
+HWY_INLINE void WidenHalfRow(const uint16_t* HWY_RESTRICT in, int64_t columns, float* HWY_RESTRICT out) {
+  const Tag<float> d;
+  const hn::RebindToUnsigned<Tag<float>> du;
+  const hn::Rebind<uint16_t, Tag<float>> dh;
+  int64_t c = 0;
+  for (; c + kLanes<float> <= columns; c += kLanes<float>) {
+    const auto bits = hn::PromoteTo(du, hn::LoadU(dh, in + c));
+    const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFu));
+    const auto sign = hn::ShiftLeft<16>(hn::Sub(bits, magnitude));
+    const auto scaled = hn::BitCast(du, hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f)));
+    const auto special = hn::Or(hn::ShiftLeft<13>(magnitude), hn::Set(du, 0x7F800000u));
+    const auto is_special = hn::Gt(magnitude, hn::Set(du, 0x7BFFu));
+    hn::StoreU(hn::BitCast(d, hn::Or(sign, hn::IfThenElse(is_special, special, scaled))), d, out + c);
+  }
+  for (; c < columns; ++c) out[c] = to_float(Float16{in[c]});
+}
+
+template <class T>
+HWY_INLINE void WidenAnyRow(const StoredRows& rows, int64_t row, T* HWY_RESTRICT out) {
+  switch (rows.dtype) {
+    case DType::f64: WidenRow<T, double>(rows, row, out); return;
+    case DType::bf16: WidenRow<T, BFloat16>(rows, row, out); return;
+    case DType::f16:
+      if constexpr (sizeof(T) == sizeof(float)) {
+        if (rows.column_stride == 1) {
+          return WidenHalfRow(static_cast<const uint16_t*>(rows.data) + row * rows.row_stride, rows.columns, out);
+        }
+      }
+      WidenRow<T, Float16>(rows, row, out);
+      return;
+    default: WidenRow<T, float>(rows, row, out); return;
+  }
+}
+
+template <class T>
+HWY_INLINE bool AllFinite(const T* HWY_RESTRICT row, int64_t columns) {
+  const Tag<T> d;
+  auto sum = hn::Zero(d);  // x - x is 0 for finite x, else NaN
+  for (int64_t c = 0; c < columns; c += kLanes<T>) {
+    const auto x = hn::LoadU(d, row + c);
+    sum = hn::Add(sum, hn::Sub(x, x));
+  }
+  return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
+}
+
+template <class T>
+int64_t PackRows(const StoredRows& rows, T* out, int64_t out_stride, int64_t* found) {
+  int64_t count = 0;
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    T* row = out + r * out_stride;
+    WidenAnyRow<T>(rows, r, row);
+    std::fill(row + rows.columns, row + out_stride, T{0});
+    if (found == nullptr || HWY_LIKELY(AllFinite(row, out_stride))) continue;
+    found[count++] = r;
+    for (int64_t c = 0; c < rows.columns; ++c) {
+      if (!std::isfinite(row[c])) row[c] = 0;
+    }
+  }
+  return count;
+}
+
+/// One panel: a row is widened, then its elements go to their lane, one per step.
+template <class T>
+void PackPanels(const StoredRows& rows, T* out) {
+  constexpr int64_t W = kPanel<T>;
+  constexpr int64_t kPart = 64;  // columns widened at a time
+  HWY_ALIGN T part[kPart];
+  for (int64_t first = 0; first < rows.rows; first += W, out += rows.columns * W) {
+    const int64_t count = std::min(W, rows.rows - first);
+    if (count < W) std::fill(out, out + rows.columns * W, T{0});
+    for (int64_t column = 0; column < rows.columns; column += kPart) {
+      StoredRows block = rows;
+      block.columns = std::min(kPart, rows.columns - column);
+      block.data = static_cast<const char*>(rows.data) + column * rows.column_stride * size_of(rows.dtype);
+      for (int64_t lane = 0; lane < count; ++lane) {
+        WidenAnyRow<T>(block, first + lane, part);
+        T* HWY_RESTRICT to = out + column * W + lane;
+        for (int64_t c = 0; c < block.columns; ++c) to[c * W] = part[c];
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv
+HWY_AFTER_NAMESPACE();
+
+#endif  // QKV_PACK_INL_H_

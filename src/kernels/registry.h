@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/attention_kernels.h"
+
+namespace qkv {
+
+/// Each instruction set of a kernel file announces itself at start-up; dispatch, tests and benchmarks read the table.
+struct RegisterKernels {
+  RegisterKernels(int64_t target, const AttentionKernels<float>* f32);
+  RegisterKernels(int64_t target, const AttentionKernels<double>* f64);
+};
+
+/// Called by the table so that a static library keeps the files that announce themselves.
+void link_attention_f32();
+void link_attention_f64();
+
+}  // namespace qkv
