@@ -83,7 +83,7 @@ double MachineMeter::multiply_add(DType dtype, int threads) const {
   const bool wide = dtype == DType::f64;
   const auto loop = wide ? kernels_.multiply_add_f64 : kernels_.multiply_add_f32;
   const int64_t operations = wide ? kernels_.operations_f64 : kernels_.operations_f32;
-  // About a quarter of a millisecond at 4 GHz and one chain step a cycle: long beside a fork, short beside a time slice.
+  // About 0.2 ms at 4 GHz and one step a cycle: long beside a fork, short beside a time slice.
   constexpr int64_t kIterations = 40000;
   const double seconds = best_of(40, [&] {
     parallel_for(threads, threads, [&](int64_t, int) { kept += static_cast<uint64_t>(loop(kIterations)); });

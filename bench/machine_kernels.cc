@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The denominator of every share of peak: chains of multiply-adds that never leave the registers.
-// A core starts up to 2 (x86) or 4 (Arm) vector multiply-adds a cycle with a latency of 4, so 8 to 16 independent chains
-// fill the pipes. With 32 registers there are 16 chains, with 16 registers 12: both leave room for the two operands, and
-// no compiler leaves a loop of 16 rolled, which would send the chains through memory.
+// A core starts up to 2 (x86) or 4 (Arm) vector multiply-adds a cycle with a latency of 4, so 8 to 16 independent
+// chains fill the pipes. With 32 registers there are 16 chains, with 16 registers 12: both leave room for the two
+// operands, and no compiler leaves a loop of 16 rolled, which would send the chains through memory.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "machine_kernels.cc"  // NOLINT
 // Vectors whose size is unknown to the compiler cannot be held in an array; there the fixed-size target below is used.

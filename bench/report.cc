@@ -43,6 +43,10 @@ void add_timing(const Report& report, const Run& run, json& entry) {
   entry["calls_per_sample"] = run.calls_per_sample;
   entry["operations_per_second"] = work / seconds;
   entry["share_of_peak"] = work / seconds / peak;
+  if (run.threads == 1) {
+    entry["cpu_seconds"] = to_json(spread(run.cpu_seconds));
+    entry["share_of_peak_cpu"] = work / spread(run.cpu_seconds).median / peak;
+  }
   entry["key_value_bytes_per_second"] = run.work.key_value_bytes / seconds;
   entry["share_of_bandwidth"] = run.work.key_value_bytes / seconds / bandwidth;
   if (const Run* one = find(report.runs, run.spec().name, run, 1); one != nullptr && run.threads > 1) {
@@ -50,7 +54,8 @@ void add_timing(const Report& report, const Run& run, json& entry) {
   }
   if (run.spec().against.empty()) return;
   if (const Run* other = find(report.runs, run.spec().against, run, run.threads); other != nullptr) {
-    const double ratio = median_ratio(run.seconds, other->seconds);
+    const double ratio = run.threads == 1 ? median_ratio(run.cpu_seconds, other->cpu_seconds)
+                                          : median_ratio(run.seconds, other->seconds);
     entry["against"] = {{"name", run.spec().against},
                         {"time", ratio},
                         {"time_per_operation", ratio * operations(other->work, run.mode) / work}};
@@ -95,22 +100,26 @@ void machine_rows(const json& machine, std::ostringstream& text) {
   }
 }
 
-std::string check_cell(const json& check) {
+std::string check_cell(const json& check, const std::string& mode) {
   if (!check["passed"].get<bool>()) return "FAILED";
-  return check["checked"].get<bool>() ? format("%.2f", check["worst_ratio"].get<double>()) : "not run";
+  if (!check["checked"].get<bool>()) return "not run";
+  const json& worst = check[mode == "forward" ? "forward" : "backward"];
+  return format("%.2f ", worst["ratio"].get<double>()) + worst["what"].get<std::string>();
 }
 
 void run_row(const json& run, std::ostringstream& text) {
   text << "| " << run["name"].get<std::string>() << " | " << run["engine"].get<std::string>() << " | "
        << run["mode"].get<std::string>() << " | " << run["threads"] << " | ";
   if (!run.contains("seconds")) {
-    text << "not timed | | | | | | | | " << check_cell(run["check"]) << " |\n";
+    text << "not timed | | | | | | | | | " << check_cell(run["check"], run["mode"]) << " |\n";
     return;
   }
   const json& time = run["seconds"];
   text << duration(time["median"]) << " | " << duration(time["p10"]) << " to " << duration(time["p90"]) << " | "
        << format("%.1f", run["operations_per_second"].get<double>() * 1e-9) << " | "
-       << format("%.1f %%", run["share_of_peak"].get<double>() * 100) << " | ";
+       << format("%.1f %%", run["share_of_peak"].get<double>() * 100) << " | "
+       << (run.contains("share_of_peak_cpu") ? format("%.1f %%", run["share_of_peak_cpu"].get<double>() * 100) : "")
+       << " | ";
   // With fewer queries than this a call is bound by reading keys and values, not by products.
   constexpr int64_t kFewQueries = 16;
   text << (run["Tq"].get<int64_t>() <= kFewQueries && run["mode"] == "forward"
@@ -123,7 +132,7 @@ void run_row(const json& run, std::ostringstream& text) {
          << run["against"]["name"].get<std::string>();
   }
   text << " | " << (run["memory_growth"].is_null() ? "" : mebibytes(run["memory_growth"].get<double>())) << " | "
-       << check_cell(run["check"]) << " |\n";
+       << check_cell(run["check"], run["mode"]) << " |\n";
 }
 
 }  // namespace
@@ -150,7 +159,8 @@ json to_json(const Report& report) {
     if (run.memory_growth) entry["memory_growth"] = *run.memory_growth;
     entry["check"] = {{"checked", run.verdict.checked},
                       {"passed", run.verdict.passed},
-                      {"worst_ratio", run.verdict.worst_ratio},
+                      {"forward", {{"ratio", run.verdict.forward.value}, {"what", run.verdict.forward.what}}},
+                      {"backward", {{"ratio", run.verdict.backward.value}, {"what", run.verdict.backward.what}}},
                       {"scope", run.verdict.scope},
                       {"failure", run.verdict.failure}};
     if (!run.seconds.empty()) add_timing(report, run, entry);
@@ -166,13 +176,12 @@ std::string to_markdown(const json& report) {
        << ", instruction set " << machine["target"].get<std::string>() << ", " << machine["compiler"].get<std::string>()
        << " (" << machine["build"].get<std::string>() << "), " << machine["threads"] << " CPUs\n\n";
   machine_rows(machine, text);
-  text << "\n| case | engine | mode | threads | median | p10 to p90 | GFLOP/s | of peak | of bandwidth | times 1 "
+  text << "\n| case | engine | mode | threads | median | p10 to p90 | GFLOP/s | of peak | of peak, CPU time | of "
+          "bandwidth | times 1 "
           "thread | "
-          "time against | memory | error ratio |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+          "time against | memory | error ratio |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
   for (const json& run : report["runs"]) run_row(run, text);
-  text << "\nPeak: the best rate of multiply-adds that as many threads reached in any round, in the compute type. "
-          "Memory: growth of the resident size in the first call. "
-          "Error ratio: largest error over\nthat of the plain formula, checked before timing on:\n\n";
+  text << "\nThe columns are explained in bench/README.md. Checked against the reference before timing:\n\n";
   std::string last;
   for (const json& run : report["runs"]) {
     const json& check = run["check"];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "timing.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,15 +18,27 @@ namespace {
 // Far above the clock's resolution and a fork-join, far below a time slice's effect on the median.
 constexpr double kSampleSeconds = 0.003;
 
-double sample_once(const Run& run) {
-  const double start = now();
+/// Time that the calling thread has run: stands still while others have the CPU.
+double thread_now() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+struct Sample {
+  double seconds = 0, cpu_seconds = 0;
+};
+
+Sample sample_once(const Run& run) {
+  const double start = now(), cpu_start = thread_now();
   for (int64_t c = 0; c < run.calls_per_sample; ++c) run.call();
-  return (now() - start) / static_cast<double>(run.calls_per_sample);
+  const double calls = static_cast<double>(run.calls_per_sample);
+  return {(now() - start) / calls, (thread_now() - cpu_start) / calls};
 }
 
 void warm_up(Run& run) {
   run.memory_growth = peak_growth(run.call);
-  const double seconds = std::max(1e-8, sample_once(run));
+  const double seconds = std::max(1e-8, sample_once(run).seconds);
   run.calls_per_sample = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(kSampleSeconds / seconds)));
 }
 
@@ -95,7 +108,11 @@ MachineSeries time_runs(std::vector<Run>& runs, const MachineMeter& meter, const
     const double begin = now();
     progress(concat("round ", round + 1, " of ", limits.repetitions));
     measure_machine(runs, meter, series);
-    for (Run& run : runs) run.seconds.push_back(sample_once(run));
+    for (Run& run : runs) {
+      const Sample sample = sample_once(run);
+      run.seconds.push_back(sample.seconds);
+      run.cpu_seconds.push_back(sample.cpu_seconds);
+    }
     const double end = now();
     if (end - start + (end - begin) > limits.seconds) break;
   }

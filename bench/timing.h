@@ -26,6 +26,7 @@ struct Run {
 
   int64_t calls_per_sample = 1;          ///< short calls are timed many at a time
   std::vector<double> seconds;           ///< of one call, one entry a round
+  std::vector<double> cpu_seconds;       ///< the same on the calling thread's own clock; meant for one thread
   std::optional<int64_t> memory_growth;  ///< bytes, of the first call
 
   const Case& spec() const { return inputs->spec; }

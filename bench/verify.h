@@ -12,9 +12,14 @@ namespace qkv::bench {
 /// the plain formula on the same rows; promise 3 of docs/semantics.md bounds it by 2 (out, lse) and 3 (gradients), plus
 /// a few units in the last place.
 struct Verdict {
+  struct Ratio {
+    double value = 0;
+    std::string what;  ///< the result it belongs to
+  };
   bool passed = true;
   bool checked = false;
-  double worst_ratio = 0;
+  Ratio forward;        ///< the larger of out's and lse's
+  Ratio backward;       ///< the largest of the gradients'
   std::string scope;    ///< what was compared
   std::string failure;  ///< the first comparison that failed, with its numbers
 };
