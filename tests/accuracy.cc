@@ -232,10 +232,14 @@ std::vector<Comparison> compare(const TestProblem& problem, const AttentionRefer
   std::vector<Comparison> comparisons;
   const DType compute = problem.lse_dtype();
   // Weights and dS may be rounded to the storage type where they enter `out`, d_q, d_k and d_v; nothing else is.
-  const auto add = [&](const char* name, Tensor AttentionReference::*member, double term, DType unit_of,
-                       double factor) {
+  // `summed`: how many terms one element sums over; independent roundings of n terms add up as sqrt(n).
+  const auto add = [&](const char* name, Tensor AttentionReference::*member, double term, DType unit_of, double factor,
+                       double summed = 1) {
     const Tensor& result = results.*member;
     if (!result) return;
+    // Batch entries that are one another's copies round alike.
+    if (problem.spec.layout == Layout::expanded) summed *= static_cast<double>(problem.spec.B);
+    term *= std::sqrt(std::max(summed, 1.0));
     const double ulp = std::max(unit(unit_of), unit(result.dtype()));
     comparisons.push_back({name, largest_error(result.view(), (reference.*member).view()),
                            largest_error((plain.*member).view(), (reference.*member).view()),
@@ -246,11 +250,16 @@ std::vector<Comparison> compare(const TestProblem& problem, const AttentionRefer
   add("d_q", &AttentionReference::d_q, terms.d_q, problem.spec.dtype, 3);
   add("d_k", &AttentionReference::d_k, terms.d_k, problem.spec.dtype, 3);
   add("d_v", &AttentionReference::d_v, terms.d_v, problem.spec.dtype, 3);
-  add("d_bias", &AttentionReference::d_bias, terms.d_bias, compute, 3);
-  add("d_slopes", &AttentionReference::d_slopes, terms.d_slopes, compute, 3);
-  add("d_table", &AttentionReference::d_table, terms.d_table, compute, 3);
-  add("d_sinks", &AttentionReference::d_sinks, terms.d_sinks, compute, 3);
-  add("d_scale", &AttentionReference::d_scale, terms.d_scale, compute, 3);
+  const double pairs = static_cast<double>(problem.lse_shape().rank() == 0 ? 1 : element_count(problem.lse_shape())) *
+                       static_cast<double>(problem.spec.Tk);
+  const double rows = static_cast<double>(problem.spec.B * problem.spec.Tq);
+  const double elements = results.d_bias ? static_cast<double>(results.d_bias.view().elements()) : 1;
+  add("d_bias", &AttentionReference::d_bias, terms.d_bias, compute, 3, pairs / std::max(elements, 1.0));
+  add("d_slopes", &AttentionReference::d_slopes, terms.d_slopes, compute, 3,
+      rows * static_cast<double>(problem.spec.Tk));
+  add("d_table", &AttentionReference::d_table, terms.d_table, compute, 3, rows * static_cast<double>(problem.spec.Tk));
+  add("d_sinks", &AttentionReference::d_sinks, terms.d_sinks, compute, 3, rows);
+  add("d_scale", &AttentionReference::d_scale, terms.d_scale, compute, 3, pairs);
   return comparisons;
 }
 

@@ -170,7 +170,7 @@ void run_backward(const Problem& problem, const AttentionOptions& options, const
   const AlignedArray<double> row_scale(gradients.scale ? problem.rows() : 0);
   Backward<T> backward(problem, buckets, rows, sums, d_q, d_k, d_v, row_scale.get());
   if (gradients.bias) fill_zero(gradients.bias);
-  if (d_q || d_k || d_v || gradients.scale || gradients.slopes || gradients.table ||
+  if (d_q || d_k || d_v || gradients.scale || gradients.slopes || gradients.table || gradients.sinks ||
       (gradients.bias && !sums.bias_needs_own_pass())) {
     backward.run();
   }

@@ -37,8 +37,14 @@ double row_product(const Operand& d_out, const Operand& out, int64_t b, int64_t 
 template <class T>
 BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state, const Operand& d_out,
                               const Operand& d_lse) {
-  BackwardRows<T> rows{d_out, AlignedArray<T>(problem.rows()), AlignedArray<T>(problem.rows()),
-                       AlignedArray<T>(problem.rows())};
+  const int64_t count = problem.rows();
+  BackwardRows<T> rows{.d_out = d_out,
+                       .m = AlignedArray<T>(count),
+                       .inverse_l = AlignedArray<T>(count),
+                       .inverse_l_low = AlignedArray<T>(count),
+                       .is_whole = AlignedArray<uint8_t>(count),
+                       .delta = AlignedArray<T>(count),
+                       .final_delta = AlignedArray<T>(count)};
   parallel_for(problem.B * problem.H, problem.threads, [&](int64_t head, int) {
     const int64_t b = head / problem.H;
     const int64_t h = head % problem.H;
@@ -50,11 +56,15 @@ BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state
       const T l = load_as<T>(DTypeOf<T>::value, state.row_sum.at(0, 0, number, 0));
       rows.m[to] = load_as<T>(DTypeOf<T>::value, state.row_max.at(0, 0, number, 0));
       rows.inverse_l[to] = l == 0 ? T{0} : 1 / l;
-      double product = row_product(d_out, state.out, b, h, row, problem.Dv);
+      rows.inverse_l_low[to] = l == 0 ? T{0} : std::fma(-l, rows.inverse_l[to], T{1}) * rows.inverse_l[to];
+      const KeyRange range = visible_range(problem, sequence, i);
+      rows.is_whole[to] = range.empty() || range.begin / kBackwardKeys == (range.end - 1) / kBackwardKeys ? 1 : 0;
+      double product = rows.is_whole[to] != 0 ? 0 : row_product(d_out, state.out, b, h, row, problem.Dv);
       // Infinity times the zero output of an empty row is not its gradient.
       if (!std::isfinite(product) && !sees_any_key(problem, b, h, i)) product = 0;
       if (d_lse) product -= load_as_double(d_lse.dtype, d_lse.at(b, h, row, 0));
       rows.delta[to] = static_cast<T>(product);
+      rows.final_delta[to] = rows.delta[to];
     }
   });
   return rows;
@@ -71,7 +81,7 @@ void store_sink_gradients(const Problem& problem, const BackwardRows<T>& rows, c
         if (rows.inverse_l[row] == 0) continue;  // an empty row without a sink
         const double share =
             std::exp(sink - static_cast<double>(rows.m[row])) * static_cast<double>(rows.inverse_l[row]);
-        if (share != 0) sum -= share * static_cast<double>(rows.delta[row]);
+        if (share != 0) sum -= share * static_cast<double>(rows.final_delta[row]);
       }
     }
     store_from_double(d_sinks.dtype(), d_sinks.at(h * d_sinks.stride(0)), sum);

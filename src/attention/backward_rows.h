@@ -14,12 +14,19 @@ struct StateOperands {
 };
 
 /// What every tile of a backward pass reads: upstream dO and, per row (contiguous rows), m, 1/l and delta.
+///
+/// delta_i = sum_j a_ij dP_ij - dLSE_i. A row whose keys lie in one key block gets the sum from its tile, of the very dP it
+/// is subtracted from. Other rows use dO_i . out_i, equal up to the rounding of dP and out. Which of the two is a property
+/// of the row.
 template <class T>
 struct BackwardRows {
   Operand d_out;
   AlignedArray<T> m;
-  AlignedArray<T> inverse_l;  ///< 0 for an empty row
-  AlignedArray<T> delta;      ///< dO . out - dLSE, from the unrounded out
+  AlignedArray<T> inverse_l;       ///< 0 for an empty row
+  AlignedArray<T> inverse_l_low;   ///< 1/l - inverse_l
+  AlignedArray<uint8_t> is_whole;  ///< every key the row may see is in one key block
+  AlignedArray<T> delta;           ///< of whole rows: -dLSE
+  AlignedArray<T> final_delta;     ///< of whole rows complete once their tile has run
 };
 
 template <class T>

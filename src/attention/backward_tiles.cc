@@ -96,7 +96,10 @@ void BackwardTiles<T>::load_queries(int64_t b, int64_t h, int64_t index) {
   const int64_t first = contiguous_row(problem_, b, h) + range_.first_row;
   tile_.m = rows_.m.get() + first;
   tile_.inverse_l = rows_.inverse_l.get() + first;
+  tile_.inverse_l_low = rows_.inverse_l_low.get() + first;
   tile_.delta = rows_.delta.get() + first;
+  tile_.final_delta = rows_.final_delta.get() + first;
+  tile_.is_whole_row = rows_.is_whole.get() + first;
 }
 
 template <class T>

@@ -30,10 +30,12 @@ HWY_INLINE void WeightsOfRow(const BackwardTile<T>& tile, int64_t r) {
   const auto scale = hn::Set(d, Finished ? T{1} : score.scale);
   const auto shift = hn::Set(d, empty ? T{0} : tile.m[r]);
   const auto inverse_l = hn::Set(d, tile.inverse_l[r]);
+  const auto inverse_l_low = hn::Set(d, tile.inverse_l_low[r]);
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
     Vector<T> slope = hn::Zero(d);
     const auto x = ScoreVector<Finished, T>(score, r, c, hn::LoadU(d, s + c), &slope);
-    auto p = hn::Mul(ExpNonPositive<T>(hn::MulSub(x, scale, shift)), inverse_l);
+    const auto e = ExpNonPositive<T>(hn::Sub(hn::Mul(x, scale), shift));
+    auto p = hn::MulAdd(e, inverse_l, hn::Mul(e, inverse_l_low));
     // A hidden pair is 0 whatever m and l hold.
     if (score.terms != nullptr) p = hn::IfThenZeroElse(hn::Eq(x, hn::Set(d, kHidden<T>)), p);
     hn::StoreU(hn::IfThenElseZero(FirstLanes(d, score.end - c), p), d, s + c);
@@ -41,14 +43,40 @@ HWY_INLINE void WeightsOfRow(const BackwardTile<T>& tile, int64_t r) {
   }
 }
 
+/// Zeroes the lanes of pairs that are hidden: NaN of a hidden key or value must not pass.
+template <class T>
+HWY_INLINE Vector<T> ZeroHidden(const ScoreTile<T>& score, int64_t r, int64_t c, Vector<T> x) {
+  const Tag<T> d;
+  if (score.terms == nullptr) return x;
+  const auto term = hn::LoadU(d, score.terms + r * score.terms_stride + c);
+  return hn::IfThenZeroElse(hn::Eq(term, hn::Set(d, kHidden<T>)), x);
+}
+
+/// Sum of P dP over the row, in lanes by position. Subtracted from the same dP it cancels what they share exactly, as in
+/// the three-step formula.
+template <class T>
+HWY_INLINE T DeltaOfRow(const BackwardTile<T>& tile, int64_t r) {
+  const Tag<T> d;
+  const ScoreTile<T>& score = tile.score;
+  const int64_t row = r * score.scores_stride;
+  auto sum = hn::Zero(d);
+  for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
+    auto dp = hn::LoadU(d, tile.d_scores + row + c);
+    if (tile.dropout.row_keys != nullptr) dp = hn::Mul(dp, DropoutFactors<T>(tile.dropout, r, c));
+    sum = hn::Add(sum, ZeroHidden<T>(score, r, c, hn::Mul(hn::LoadU(d, score.scores + row + c), dp)));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
 /// dS of one row from P and dO v^T; leaves r P in the place of P.
 template <class T>
 HWY_INLINE void ScoreGradientsOfRow(const BackwardTile<T>& tile, int64_t r) {
   const Tag<T> d;
   const ScoreTile<T>& score = tile.score;
+  if (tile.is_whole_row[r] != 0) tile.final_delta[r] = tile.delta[r] + DeltaOfRow<T>(tile, r);
   T* HWY_RESTRICT p_row = score.scores + r * score.scores_stride;
   T* HWY_RESTRICT ds_row = tile.d_scores + r * score.scores_stride;
-  const auto delta = hn::Set(d, tile.delta[r]);
+  const auto delta = hn::Set(d, tile.final_delta[r]);
   const bool drop = tile.dropout.row_keys != nullptr;
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
     const auto p = hn::LoadU(d, p_row + c);
@@ -58,12 +86,7 @@ HWY_INLINE void ScoreGradientsOfRow(const BackwardTile<T>& tile, int64_t r) {
       dp = hn::Mul(dp, factor);
       hn::StoreU(hn::Mul(p, factor), d, p_row + c);
     }
-    auto ds = hn::Mul(p, hn::Sub(dp, delta));
-    if (score.terms != nullptr) {
-      const auto term = hn::LoadU(d, score.terms + r * score.terms_stride + c);
-      ds = hn::IfThenZeroElse(hn::Eq(term, hn::Set(d, kHidden<T>)), ds);
-    }
-    hn::StoreU(ds, d, ds_row + c);
+    hn::StoreU(ZeroHidden<T>(score, r, c, hn::Mul(p, hn::Sub(dp, delta))), d, ds_row + c);
   }
 }
 

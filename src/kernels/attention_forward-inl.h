@@ -37,7 +37,7 @@ HWY_INLINE T ExponentialsOfRow(const ForwardTile<T>& tile, int64_t r, T scale, T
   auto sum = hn::Zero(d);
   const bool drop = tile.dropout.row_keys != nullptr;
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
-    auto p = ExpNonPositive<T>(hn::MulSub(hn::LoadU(d, s + c), scales, shift));
+    auto p = ExpNonPositive<T>(hn::Sub(hn::Mul(hn::LoadU(d, s + c), scales), shift));
     sum = hn::Add(sum, p);
     if (HWY_UNLIKELY(drop)) p = hn::Mul(p, DropoutFactors<T>(tile.dropout, r, c));
     hn::StoreU(p, d, s + c);

@@ -87,9 +87,12 @@ struct BackwardTile {
   const T* values;  ///< panels of the value block: [panel][Dv][panel_width]
   const T* k;       ///< [keys, q_stride], finite
   NonFiniteRows k_nonfinite;
-  const T* m;          ///< [rows]
-  const T* inverse_l;  ///< [rows], 1 / l
-  const T* delta;      ///< [rows]
+  const T* m;                   ///< [rows]
+  const T* inverse_l;           ///< [rows], 1 / l
+  const T* inverse_l_low;       ///< [rows], what rounding took from it: p / l comes out as if divided
+  const T* delta;               ///< [rows]; of a whole row without its sum of P dP
+  const uint8_t* is_whole_row;  ///< [rows]: nonzero where every key the row sees is in this tile
+  T* final_delta;               ///< [rows]: delta; completed here for whole rows
   TileDropout<T> dropout;
   T* d_scores;  ///< [rows, scores_stride]: on return dS
   T* factors;   ///< scratch [rows, scores_stride], used with a soft-cap

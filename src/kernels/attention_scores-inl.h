@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scores of a tile, in the order of the semantics: scale, soft-cap, additive terms, masks.
 //
-// A problem without soft-cap and without additive terms keeps its scores unscaled: the exponential reads
-// fma(raw, scale, -m), one rounding less. Which of the two forms runs is a property of the problem, never of the tile, so
-// that a row has the same bits in a full and in a partial tile.
+// A problem without soft-cap and without additive terms keeps its scores unscaled and the exponential scales them: one
+// pass less. Which of the two forms runs is a property of the problem, never of the tile.
 #if defined(QKV_ATTENTION_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_ATTENTION_SCORES_INL_H_
 #undef QKV_ATTENTION_SCORES_INL_H_

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Promise 3: the operation against the f64 reference on random and ill-conditioned problems of every dtype, on every
+// instruction set of this machine. Sweeps named `long_` run with the label `long`.
+#include <gtest/gtest.h>
+
+#include "accuracy.h"
+#include "operation.h"
+
+namespace qkv::test {
+namespace {
+
+void expect_accurate(const TestProblem& problem, Layout outputs = Layout::contiguous) {
+  for_each_target([&](const std::string& target) {
+    const AttentionReference results = run_operation(problem, {.threads = problem.spec.threads, .layout = outputs});
+    for (const Comparison& comparison : compare(problem, results)) {
+      EXPECT_TRUE(comparison.holds()) << name(problem.spec) << "/" << target << " seed " << problem.spec.seed << ": "
+                                      << comparison.text();
+    }
+  });
+}
+
+void sweep(uint64_t first, uint64_t last, int64_t largest) {
+  for (uint64_t seed = first; seed < last; ++seed) {
+    expect_accurate(TestProblem(random_spec(seed, largest)));
+  }
+}
+
+class EachFeature : public testing::TestWithParam<Spec> {};
+
+TEST_P(EachFeature, is_accurate) { expect_accurate(TestProblem(GetParam())); }
+
+std::string test_name(const testing::TestParamInfo<Spec>& info) { return name(info.param); }
+
+std::vector<Spec> features(DType dtype) {
+  return each_feature_alone(
+      {.seed = 3, .dtype = dtype, .B = 2, .H = 4, .Hkv = 2, .Tq = 101, .Tk = 203, .D = 24, .Dv = 40});
+}
+
+INSTANTIATE_TEST_SUITE_P(f32, EachFeature, testing::ValuesIn(features(DType::f32)), test_name);
+INSTANTIATE_TEST_SUITE_P(f64, EachFeature, testing::ValuesIn(features(DType::f64)), test_name);
+INSTANTIATE_TEST_SUITE_P(bf16, EachFeature, testing::ValuesIn(features(DType::bf16)), test_name);
+INSTANTIATE_TEST_SUITE_P(f16, EachFeature, testing::ValuesIn(features(DType::f16)), test_name);
+
+TEST(accuracy, random_problems) { sweep(1, 250, 130); }
+TEST(accuracy, random_problems_of_several_blocks) { sweep(10'000, 10'020, 700); }
+TEST(accuracy, long_random_problems) { sweep(20'000, 24'000, 130); }
+TEST(accuracy, long_random_problems_of_several_blocks) { sweep(30'000, 30'300, 1100); }
+
+}  // namespace
+}  // namespace qkv::test

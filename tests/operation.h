@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The operation under test, run on a TestProblem: forward with state, lse, backward with every gradient the problem has.
+#pragma once
+
+#include <memory>
+
+#include "problems.h"
+#include "qkv/attention/reference.h"
+
+namespace qkv::test {
+
+struct RunOptions {
+  int threads = 1;
+  Layout layout = Layout::contiguous;  ///< of every output of rank 4
+  bool backward = true;
+};
+
+/// Results as row-major tensors, for compare() and for comparing bits. Fails the current test when an output element was
+/// not written or memory beside the outputs was.
+AttentionReference run_operation(const TestProblem& problem, const RunOptions& run = {});
+
+/// Names of the results whose bits differ, or "" when all agree (absent ones in both).
+std::string different_bits(const AttentionReference& a, const AttentionReference& b);
+
+/// Runs `body` once per instruction set of this machine, with that set chosen; restores the best one at the end.
+template <class F>
+void for_each_target(F body);
+
+}  // namespace qkv::test
+
+#include <gtest/gtest.h>
+
+#include "qkv/kernels/targets.h"
+
+template <class F>
+void qkv::test::for_each_target(F body) {
+  const std::string before = chosen_target();
+  for (const std::string& target : supported_targets()) {
+    SCOPED_TRACE(target);
+    choose_target(target);
+    ASSERT_EQ(chosen_target(), target);
+    body(target);
+  }
+  choose_target(before);
+}
