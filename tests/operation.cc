@@ -40,12 +40,14 @@ void add_difference(std::string& names, const char* name, const Tensor& a, const
 
 }  // namespace
 
-AttentionReference run_operation(const TestProblem& problem, const RunOptions& run) {
+AttentionReference run_operation(const Call& problem, const RunOptions& run) {
   AttentionOptions options = problem.options;
   options.threads = run.threads;
-  const DType wide = problem.lse_dtype();
-  const Output out(problem.q.dtype(), problem.out_shape(), run.layout);
-  const Output lse(wide, problem.lse_shape(), Layout::contiguous);
+  const DType wide = problem.q.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const Output out(problem.q.dtype(), problem.d_out.shape(), run.layout);
+  Dims rows;
+  for (int axis = 0; axis + 1 < problem.q.rank(); ++axis) rows.push_back(problem.q.size(axis));
+  const Output lse(wide, rows, Layout::contiguous);
   const AttentionState state = attention_forward(problem.q, problem.k, problem.v, options, out.view());
   attention_lse(state, lse.view());
   AttentionReference results;

@@ -7,6 +7,7 @@
 
 #include "problems.h"
 #include "qkv/attention/reference.h"
+#include "slices.h"
 
 namespace qkv::test {
 
@@ -18,7 +19,10 @@ struct RunOptions {
 
 /// Results as row-major tensors, for compare() and for comparing bits. Fails the current test when an output element was
 /// not written or memory beside the outputs was.
-AttentionReference run_operation(const TestProblem& problem, const RunOptions& run = {});
+AttentionReference run_operation(const Call& call, const RunOptions& run = {});
+inline AttentionReference run_operation(const TestProblem& problem, const RunOptions& run = {}) {
+  return run_operation(whole(problem), run);
+}
 
 /// Names of the results whose bits differ, or "" when all agree (absent ones in both).
 std::string different_bits(const AttentionReference& a, const AttentionReference& b);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Promise 3: the operation against the f64 reference on random and ill-conditioned problems of every dtype, on every
-// instruction set of this machine. Sweeps named `long_` run with the label `long`.
+// instruction set of this machine. LongAccuracy runs with the label `long`.
 #include <gtest/gtest.h>
 
 #include "accuracy.h"
@@ -44,8 +44,8 @@ INSTANTIATE_TEST_SUITE_P(f16, EachFeature, testing::ValuesIn(features(DType::f16
 
 TEST(accuracy, random_problems) { sweep(1, 250, 130); }
 TEST(accuracy, random_problems_of_several_blocks) { sweep(10'000, 10'020, 700); }
-TEST(accuracy, long_random_problems) { sweep(20'000, 24'000, 130); }
-TEST(accuracy, long_random_problems_of_several_blocks) { sweep(30'000, 30'300, 1100); }
+TEST(LongAccuracy, random_problems) { sweep(20'000, 24'000, 130); }
+TEST(LongAccuracy, random_problems_of_several_blocks) { sweep(30'000, 30'300, 1100); }
 
 }  // namespace
 }  // namespace qkv::test

@@ -32,8 +32,8 @@ class Causal {
 
 /// Query i sees keys i + offset - left ... i + offset + right; a missing side is unbounded.
 struct Window {
-  std::optional<int64_t> left;
-  std::optional<int64_t> right;
+  std::optional<int64_t> left = {};
+  std::optional<int64_t> right = {};
   explicit operator bool() const { return left.has_value() || right.has_value(); }
 };
 
