@@ -63,7 +63,8 @@ HWY_INLINE T DeltaOfRow(const BackwardTile<T>& tile, int64_t r) {
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
     auto dp = hn::LoadU(d, tile.d_scores + row + c);
     if (tile.dropout.row_keys != nullptr) dp = hn::Mul(dp, DropoutFactors<T>(tile.dropout, r, c));
-    sum = hn::Add(sum, ZeroHidden<T>(score, r, c, hn::Mul(hn::LoadU(d, score.scores + row + c), dp)));
+    const auto share = ZeroHidden<T>(score, r, c, hn::Mul(hn::LoadU(d, score.scores + row + c), dp));
+    sum = hn::Add(sum, hn::IfThenElseZero(FirstLanes(d, score.end - c), share));
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
