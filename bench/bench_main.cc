@@ -22,6 +22,7 @@ struct Arguments {
   Limits limits;
   bool quick = false;
   bool no_check = false;
+  bool check_only = false;
   bool list = false;
   std::string target;
   std::string json;
@@ -66,7 +67,7 @@ std::vector<Run> prepare(const std::vector<Case>& cases, const Arguments& argume
     const Work work = work_of(*inputs);
     const std::vector<int> threads = thread_counts(spec, arguments);
     Verdict verdict;
-    if (!arguments.no_check) verdict = verify(*inputs, threads);
+    if (!arguments.no_check) verdict = verify(*inputs, work, threads);
     for (Run& run : runs_of(inputs, work, threads)) {
       run.verdict = verdict;
       (verdict.passed ? runs : failed).push_back(std::move(run));
@@ -74,6 +75,19 @@ std::vector<Run> prepare(const std::vector<Case>& cases, const Arguments& argume
     if (!verdict.passed) std::cerr << "qkv_bench: " << spec.name << ": " << verdict.failure << '\n';
   }
   return runs;
+}
+
+/// One line a case that was checked.
+std::string runs_checked(const std::vector<Run>& passed, const std::vector<Run>& failed) {
+  std::string text, last;
+  for (const std::vector<Run>* runs : {&passed, &failed}) {
+    for (const Run& run : *runs) {
+      if (run.spec().name == last) continue;
+      last = run.spec().name;
+      text += concat(run.verdict.passed ? "ok     " : "FAILED ", last, ": ", run.verdict.scope, '\n');
+    }
+  }
+  return text;
 }
 
 int run(const Arguments& arguments) {
@@ -87,6 +101,10 @@ int run(const Arguments& arguments) {
   report.facts = machine_facts();
   std::vector<Run> failed;
   report.runs = prepare(cases, arguments, failed);
+  if (arguments.check_only) {
+    std::cout << runs_checked(report.runs, failed);
+    return failed.empty() ? 0 : 1;
+  }
   const MachineMeter meter;
   report.read_buffer_bytes = meter.buffer_bytes();
   report.machine = time_runs(report.runs, meter, arguments.limits);
@@ -110,10 +128,11 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
   app.add_option("--repetitions", arguments.limits.repetitions, "most rounds")->check(CLI::PositiveNumber);
-  app.add_option("--seconds", arguments.limits.seconds, "time for all rounds; one always runs")
+  app.add_option("--seconds", arguments.limits.seconds, "time for warming up and all rounds; one always runs")
       ->check(CLI::PositiveNumber);
-  app.add_flag("--quick", arguments.quick, "at most 5 rounds and 60 seconds");
+  app.add_flag("--quick", arguments.quick, "at most 5 rounds and 60 seconds, not counting the check");
   app.add_flag("--no-check", arguments.no_check, "time without comparing to the reference first");
+  app.add_flag("--check-only", arguments.check_only, "compare to the reference and stop")->excludes("--no-check");
   app.add_option("--target", arguments.target, "instruction set (see qkv info)");
   app.add_option("--json", arguments.json, "also write the result to this file");
   app.add_flag("--list", arguments.list, "print the chosen cases and stop");

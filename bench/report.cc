@@ -56,9 +56,8 @@ void add_timing(const Report& report, const Run& run, json& entry) {
   if (const Run* other = find(report.runs, run.spec().against, run, run.threads); other != nullptr) {
     const double ratio = run.threads == 1 ? median_ratio(run.cpu_seconds, other->cpu_seconds)
                                           : median_ratio(run.seconds, other->seconds);
-    entry["against"] = {{"name", run.spec().against},
-                        {"time", ratio},
-                        {"time_per_operation", ratio * operations(other->work, run.mode) / work}};
+    entry["against"] = {{"name", run.spec().against}, {"time", ratio}};
+    if (work > 0) entry["against"]["time_per_operation"] = ratio * operations(other->work, run.mode) / work;
   }
 }
 
@@ -104,7 +103,8 @@ std::string check_cell(const json& check, const std::string& mode) {
   if (!check["passed"].get<bool>()) return "FAILED";
   if (!check["checked"].get<bool>()) return "not run";
   const json& worst = check[mode == "forward" ? "forward" : "backward"];
-  return format("%.2f ", worst["ratio"].get<double>()) + worst["what"].get<std::string>();
+  const std::string what = worst["what"];
+  return what.empty() ? "exact" : format("%.2f ", worst["ratio"].get<double>()) + what;
 }
 
 void run_row(const json& run, std::ostringstream& text) {
@@ -127,9 +127,12 @@ void run_row(const json& run, std::ostringstream& text) {
                : "")
        << " | " << (run.contains("speedup") ? format("%.2f", run["speedup"].get<double>()) : "") << " | ";
   if (run.contains("against")) {
-    text << format("%.2f", run["against"]["time"].get<double>()) << " (per operation "
-         << format("%.2f", run["against"]["time_per_operation"].get<double>()) << ") x "
-         << run["against"]["name"].get<std::string>();
+    const json& against = run["against"];
+    text << format("%.2f", against["time"].get<double>());
+    if (against.contains("time_per_operation")) {
+      text << " (per operation " << format("%.2f", against["time_per_operation"].get<double>()) << ")";
+    }
+    text << " x " << against["name"].get<std::string>();
   }
   text << " | " << (run["memory_growth"].is_null() ? "" : mebibytes(run["memory_growth"].get<double>())) << " | "
        << check_cell(run["check"], run["mode"]) << " |\n";

@@ -60,12 +60,14 @@ MutableTensorView cut(const MutableTensorView& view, int axis, int64_t begin, in
   return {view.dtype(), view.at(begin * view.stride(axis)), shape, view.strides()};
 }
 
-std::vector<Chunk> sample(const Inputs& inputs, double operations) {
+std::vector<Chunk> sample(const Inputs& inputs, const Work& work, double operations) {
   const Case& spec = inputs.spec;
   const int64_t entries = batch_entries(inputs);
-  const double row_cost = 2.0 * static_cast<double>(spec.H * spec.Tk * (spec.D + spec.Dv));
   std::vector<Chunk> chunks;
   const int64_t rows_in_all = spec.packed > 0 ? spec.Tq : spec.B * spec.Tq;
+  // Products of visible pairs, and a look at every pair.
+  const double row_cost = work.forward_operations / static_cast<double>(std::max<int64_t>(1, rows_in_all)) +
+                          static_cast<double>(spec.H * spec.Tk);
   // Dropout depends on the number of the batch entry, which a part that begins at another one cannot have.
   const bool only_first = spec.dropout > 0;
   if (row_cost * static_cast<double>(rows_in_all) <= operations) {
@@ -74,7 +76,8 @@ std::vector<Chunk> sample(const Inputs& inputs, double operations) {
     return chunks;
   }
   const int64_t places = only_first || entries == 1 ? 3 : 6;
-  const int64_t rows = std::max<int64_t>(1, static_cast<int64_t>(operations / row_cost) / places);
+  // A few rows at least: on one the plain formula may be exact by luck, and its error is the yardstick.
+  const int64_t rows = std::max<int64_t>(8, static_cast<int64_t>(operations / row_cost) / places);
   add_chunks(inputs, 0, rows, chunks);
   if (places == 6) add_chunks(inputs, entries - 1, rows, chunks);
   return chunks;

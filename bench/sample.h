@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "inputs.h"
+#include "work.h"
 
 namespace qkv::bench {
 
@@ -19,7 +19,7 @@ MutableTensorView cut(const MutableTensorView& view, int axis, int64_t begin, in
 
 /// Queries of a case whose evaluation by the definition costs about `operations`: everything when that suffices, else
 /// the first, middle and last queries of the first and last batch entries.
-std::vector<Chunk> sample(const Inputs& inputs, double operations);
+std::vector<Chunk> sample(const Inputs& inputs, const Work& work, double operations);
 bool covers_everything(const Inputs& inputs, const std::vector<Chunk>& chunks);
 
 /// The problem that has only the queries of a chunk and all keys: causal and positional offsets move with the queries,

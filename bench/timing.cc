@@ -99,11 +99,11 @@ std::vector<Run> runs_of(const std::shared_ptr<Inputs>& inputs, const Work& work
 
 MachineSeries time_runs(std::vector<Run>& runs, const MachineMeter& meter, const Limits& limits) {
   MachineSeries series;
+  const double start = now();
   for (Run& run : runs) {
     progress("warming up " + run.label());
     warm_up(run);
   }
-  const double start = now();
   for (int round = 0; round < limits.repetitions; ++round) {
     const double begin = now();
     progress(concat("round ", round + 1, " of ", limits.repetitions));

@@ -46,7 +46,7 @@ struct MachineSeries {
 
 struct Limits {
   int repetitions = 15;
-  double seconds = 240;  ///< no round begins that is expected to end later; one always runs
+  double seconds = 240;  ///< from the first warm-up; no round begins that is expected to end later; one always runs
 };
 
 /// Measures memory and warms up, then times every run once a round, round after round: whatever slows the machine for a

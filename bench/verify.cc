@@ -14,7 +14,7 @@ namespace {
 
 // Operations that a case's check may cost in the reference, which does about 1e9 a second in scalar f64.
 constexpr double kForwardBudget = 4e8;
-constexpr double kBackwardBudget = 1e8;
+constexpr double kBackwardBudget = 2e8;
 // "A few units in the last place of the largest term."
 constexpr double kUnits = 4;
 
@@ -246,14 +246,14 @@ std::string describe(const Inputs& inputs, const std::vector<Chunk>& chunks) {
 
 }  // namespace
 
-Verdict verify(Inputs& inputs, const std::vector<int>& threads) {
+Verdict verify(Inputs& inputs, const Work& work, const std::vector<int>& threads) {
   Verdict verdict;
   verdict.checked = true;
-  const std::vector<Chunk> forward_rows = sample(inputs, kForwardBudget);
+  const std::vector<Chunk> forward_rows = sample(inputs, work, kForwardBudget);
   verify_forward(inputs, threads, forward_rows, verdict);
   verdict.scope = "out, lse: " + describe(inputs, forward_rows);
   if (inputs.has_gradients()) {
-    const std::vector<Chunk> backward_rows = sample(inputs, kBackwardBudget);
+    const std::vector<Chunk> backward_rows = sample(inputs, work, kBackwardBudget);
     verify_backward(inputs, threads, backward_rows, verdict);
     verdict.scope += "; gradients: " + describe(inputs, backward_rows);
   }

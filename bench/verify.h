@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "inputs.h"
+#include "work.h"
 
 namespace qkv::bench {
 
@@ -28,6 +28,6 @@ struct Verdict {
 /// out and lse: on the rows of a sample. Gradients: d_q on the rows of a sample; then every gradient of a second call
 /// whose upstream is zero outside of these rows, for which the reference needs only these rows.
 /// All numbers of threads must give the same bits.
-Verdict verify(Inputs& inputs, const std::vector<int>& threads);
+Verdict verify(Inputs& inputs, const Work& work, const std::vector<int>& threads);
 
 }  // namespace qkv::bench
