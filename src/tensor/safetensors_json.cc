@@ -34,8 +34,9 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
     if (!in_numbers()) return scalar(std::to_string(value));
     std::vector<uint64_t>& numbers = field_ == Field::shape ? entry_->shape : entry_->offsets;
     const size_t most = field_ == Field::shape ? kHighestRank : 2;
-    require(numbers.size() < most, file_, ": tensor ", in_quotes(name_), ": ", field_name(), " has more than ", most,
-            " numbers");
+    if (numbers.size() == most) {
+      fail(file_, ": tensor ", in_quotes(name_), ": ", field_name(), " has more than ", most, " numbers");
+    }
     numbers.push_back(value);
     return true;
   }
@@ -53,14 +54,14 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   }
 
   bool key(string_t& value) override {
-    require(value.find('\0') == std::string::npos, file_, ": the key ", in_quotes(value), " contains NUL");
-    require(keys_.back().insert(value).second, file_, ": the key ", in_quotes(value), " occurs twice",
-            depth() == 1 ? "" : " in " + in_quotes(name_));
+    if (value.find('\0') != std::string::npos) fail(file_, ": the key ", in_quotes(value), " contains NUL");
     if (depth() == 1) {
-      name_ = value;
-      in_metadata_ = value == kMetadata;
-      entry_ = in_metadata_ ? nullptr : &header_.tensors[value];
-    } else if (depth() == 2) {
+      start_entry(value);
+    } else {
+      if (!keys_.back().insert(value).second) {
+        fail(file_, ": the key ", in_quotes(value), " occurs twice in ", in_quotes(name_));
+      }
+      if (depth() > 2) return true;
       key_ = value;
       field_ = in_metadata_ ? Field::other : field_of(value);
     }
@@ -104,13 +105,28 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
     return "field";
   }
 
+  /// The tensors themselves remember their names: keys_ would hold millions of them a second time.
+  void start_entry(const std::string& name) {
+    in_metadata_ = name == kMetadata;
+    bool fresh = !has_metadata_;
+    if (in_metadata_) {
+      has_metadata_ = true;
+    } else {
+      const auto [place, inserted] = header_.tensors.try_emplace(name);
+      fresh = inserted;
+      entry_ = &place->second;
+    }
+    if (!fresh) fail(file_, ": the key ", in_quotes(name), " occurs twice");
+    name_ = name;
+  }
+
   size_t depth() const { return keys_.size(); }
   bool in_numbers() const {
     return depth() == 3 && !in_metadata_ && (field_ == Field::shape || field_ == Field::offsets);
   }
 
   bool open() {
-    require(depth() < kDeepest, file_, ": the header is nested more than ", kDeepest, " deep, in ", in_quotes(name_));
+    if (depth() == kDeepest) fail(file_, ": the header is nested more than ", kDeepest, " deep, in ", in_quotes(name_));
     keys_.emplace_back();
     return true;
   }
@@ -152,10 +168,11 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
 
   const std::string& file_;
   RawHeader header_;
-  std::vector<std::set<std::string>> keys_;  ///< seen so far, one set per open container
+  std::vector<std::set<std::string>> keys_;  ///< seen so far, one set per open container; its size is the depth
   std::string name_, key_;                   ///< at depth 1 and 2
   RawEntry* entry_ = nullptr;
   bool in_metadata_ = false;
+  bool has_metadata_ = false;
   Field field_ = Field::other;
 };
 

@@ -125,6 +125,7 @@ const struct {
     {file("{\"__metadata__\":{\"n\":[]}}"), "x: __metadata__: \"n\" must be a string, came a list"},
     {file("{\"__metadata__\":{\"n\":\"1\",\"n\":\"2\"}}"), "x: the key \"n\" occurs twice in \"__metadata__\""},
     {one(kEntry + "," + kEntry), "x: the key \"a\" occurs twice"},
+    {file("{\"__metadata__\":{},\"__metadata__\":{}}"), "x: the key \"__metadata__\" occurs twice"},
     {one("\"a\":{\"dtype\":\"F32\",\"dtype\":\"F64\"}"), "x: the key \"dtype\" occurs twice in \"a\""},
     {one("\"a\":{\"note\":{\"k\":1,\"k\":2}}"), "x: the key \"k\" occurs twice in \"a\""},
     {file("{\"a\\u0000b\":{}}"), "x: the key \"a\\x00b\" contains NUL"},

@@ -9,7 +9,8 @@
 namespace qkv {
 
 /// Opens a `.npy` file (versions 1 to 3, C and Fortran order, both byte orders). Native-endian data stays mapped and is
-/// read when touched; big-endian data is converted into memory. i8, u16, ... that DType lacks are refused by name.
+/// read when touched; big-endian or unaligned data is copied into memory. i8, u16, ... that DType lacks are refused by
+/// name. The file must not be shortened in place while the tensor lives: touching what is gone is a bus error.
 /// Throws SystemError when the file cannot be opened, Error when its content is wrong; messages start with the path.
 Tensor read_npy(const std::string& path);
 /// The same from memory, for tests and fuzzing. `name` starts the messages. The tensor shares nothing with `bytes`.

@@ -15,8 +15,9 @@ struct TensorFile {
   std::map<std::string, std::string> metadata;
 };
 
-/// Maps the file; nothing but the header is read until data is touched. Throws SystemError when the file cannot be
-/// opened, Error naming the key when the content is wrong.
+/// Maps the file; nothing but the header (and unaligned tensors, which are copied) is read until data is touched. The
+/// file must not be shortened in place while a tensor lives: touching what is gone is a bus error. Throws SystemError
+/// when the file cannot be opened, Error naming the key when the content is wrong.
 TensorFile read_safetensors(const std::string& path);
 /// The same from memory, for tests and fuzzing. Tensors are copies.
 TensorFile parse_safetensors(const void* bytes, size_t size, const std::string& name);
