@@ -92,16 +92,17 @@ class MassProbe {
 
  private:
   void add_row(const ScoreBlock<T>& block, const T* scores, const RowScale<T>& scale) {
-    if (std::isnan(scale.inverse)) {
+    if (std::isnan(scale.sum)) {
       for (int64_t c = block.begin; c < block.end; ++c) {
-        if (scores[c] != -std::numeric_limits<T>::infinity()) mass_[c] = scale.inverse;
+        if (scores[c] != -std::numeric_limits<T>::infinity()) mass_[c] = scale.sum;
       }
       return;
     }
     T* exponentials = scratch_.get() + kMassKeys;
     exponentials_of_row(scores, scale.shift, block.begin, block.end, tiles_.kernels(), scratch_.get(), exponentials);
+    const double inverse = 1 / scale.sum;
     double* mass = mass_.get();
-    for (int64_t c = block.begin; c < block.end; ++c) mass[c] += static_cast<double>(exponentials[c]) * scale.inverse;
+    for (int64_t c = block.begin; c < block.end; ++c) mass[c] += static_cast<double>(exponentials[c]) * inverse;
   }
 
   const Problem& problem_;

@@ -8,7 +8,7 @@
 //
 // Only the heaviest key can have more than half of the weight. For it 1 - a_j cancels and so does out - v_j, so out' is
 // summed over the other keys, relative to their own maximum; it stays a distribution where the others have weights of 0
-// in the compute type, and is 0 where there are none. All other keys take the last form, whose 1 - a_j is at least half.
+// in the compute type, and is 0 where there are none. All other keys take the last form, whose 1 - a_j is half or more.
 // A sink counts among the others: it has a share of the sum and no value.
 //
 // One item is one head: a pass over its keys for the scores of one row and one over its values.
@@ -88,7 +88,7 @@ class EdgeProbe {
     }
   }
 
-  /// Brings the `count` keys of the largest scores to the front of visible_ (at least the first), unless the row is NaN.
+  /// Brings the `count` keys of the largest scores, at least one, to the front of visible_, unless the row is NaN.
   void rank_keys(int64_t count) {
     if (undefined_ || visible_.empty()) return;
     const int64_t ranked = std::clamp<int64_t>(count, 1, static_cast<int64_t>(visible_.size()));
@@ -97,7 +97,7 @@ class EdgeProbe {
     });
   }
 
-  /// Everything relative to the largest score of the others, the sink included: their sum, their outputs, and the row's.
+  /// Relative to the largest score of the others, the sink included: their sum, their outputs, and the row's.
   void sum_others() {
     const int64_t top = visible_.front();
     const T top_score = scores_[top];

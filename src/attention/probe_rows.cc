@@ -124,7 +124,7 @@ RowResult<T> finish_row(const RowSummary<T>& row, T sink, const AttentionKernels
   const double sink_share = sink_leads ? 1.0 : std::exp(static_cast<double>(sink) - static_cast<double>(shift));
   const double without_largest = sink_leads ? keys : row.rest + sink_share;
   const double l = 1 + without_largest;
-  result.scale = {shift, 1 / l};
+  result.scale = {shift, l};
   result.top = row.top;
   result.largest_weight = weight(top_exponential, result.scale);
   if (factor == 0) return result;

@@ -4,8 +4,8 @@
 //
 //   m = max s,  rest = sum of e^(s - m) over all keys but the top one,  spread = sum e^(s - m) (m - s)
 //
-// The top key's e^0 = 1 stays outside of the sum, so that a row that is almost one key keeps the digits of what is left:
-// with a sink's share g relative to M = max(m, sink), f = e^(m - M),
+// The top key's e^0 = 1 stays outside of the sum, so that a row that is almost one key keeps the digits of what is
+// left: with a sink's share g relative to M = max(m, sink), f = e^(m - M),
 //   l = f (1 + rest) + g         log l = log1p(l - 1), the 1 of the largest left out of the sum
 //   entropy = sum a (log l + M - s) = f ((1 + rest) (log l + M - m) + spread) / l
 // No term is negative, so nothing cancels. Scores and exponentials are of the compute type, sums are f64.
@@ -37,12 +37,12 @@ RowSummary<T> summarize(const ScoreBlock<T>& block, int64_t r, const AttentionKe
 /// How a row's scores become weights: a = e^(s - shift) / l.
 template <class T>
 struct RowScale {
-  T shift = 0;         ///< M
-  double inverse = 0;  ///< 1 / l; NaN for a NaN row
+  T shift = 0;     ///< M
+  double sum = 1;  ///< l; NaN for a NaN row
 };
 template <class T>
 T weight(T exponential, const RowScale<T>& scale) {
-  return static_cast<T>(static_cast<double>(exponential) * scale.inverse);
+  return static_cast<T>(static_cast<double>(exponential) / scale.sum);
 }
 
 template <class T>
