@@ -48,14 +48,15 @@ class ForwardWorker {
         results_(results),
         kernels_(kernels().attention<T>()),
         block_keys_(forward_key_block(problem.D, problem.Dv, static_cast<int64_t>(sizeof(T)))),
+        stride_(round_up(std::min(block_keys_, longest_keys(problem)), kernels_.panel_width)),
         cache_(problem, kernels_, block_keys_, true),
         q_(item_rows * problem.D),
         m_(item_rows),
         l_(item_rows),
         out_(item_rows * cache_.value_stride()),
-        scores_(kForwardRows * block_keys_),
-        terms_(kForwardRows * block_keys_),
-        distances_(kForwardRows + block_keys_),
+        scores_(kForwardRows * stride_),
+        terms_(kForwardRows * stride_),
+        distances_(kForwardRows + stride_),
         block_out_(kForwardRows * cache_.value_stride()),
         row_keys_(kForwardRows) {}
 
@@ -87,7 +88,7 @@ class ForwardWorker {
     const int64_t keys = std::min(block_keys_, problem_.sequence(item.b).Tk - first_key);
     const TileRange range{item.b, item.h, item.first_row + r, std::min(kForwardRows, item.rows - r), first_key, keys};
     const TileCover cover =
-        plan_tile<T>(problem_, buckets_, range, kernels_.panel_width, {terms_.get(), block_keys_, distances_.get()});
+        plan_tile<T>(problem_, buckets_, range, kernels_.panel_width, {terms_.get(), stride_, distances_.get()});
     if (cover.cover == Cover::empty) return;
     const PackedKeyBlock<T>& block = cache_.block(item.b, problem_.kv_head(item.h), index);
     ForwardTile<T> tile{};
@@ -102,9 +103,9 @@ class ForwardWorker {
                   .softcap = static_cast<T>(problem_.softcap),
                   .finished = needs_finished_scores(problem_),
                   .terms = cover.cover == Cover::partial ? terms_.get() : nullptr,
-                  .terms_stride = block_keys_,
+                  .terms_stride = stride_,
                   .scores = scores_.get(),
-                  .scores_stride = block_keys_};
+                  .scores_stride = stride_};
     tile.v = block.values;
     tile.v_stride = cache_.value_stride();
     tile.v_nonfinite = block.nonfinite;
@@ -141,6 +142,7 @@ class ForwardWorker {
   const ForwardResults<T>& results_;
   const AttentionKernels<T>& kernels_;
   int64_t block_keys_;
+  int64_t stride_;  ///< of scores and terms: a block, or less where no sequence fills one
   KeyCache<T> cache_;
   AlignedArray<T> q_, m_, l_, out_;
   AlignedArray<T> scores_, terms_, distances_, block_out_;

@@ -8,12 +8,6 @@ namespace {
 /// head; a multiple of L2, because blocks are read in order and L3 keeps up with one block at a time.
 constexpr int64_t kBudget = int64_t{4} << 20;
 
-int64_t longest_keys(const Problem& problem) {
-  int64_t keys = 0;
-  for (const Sequence& sequence : problem.sequences) keys = std::max(keys, sequence.Tk);
-  return keys;
-}
-
 }  // namespace
 
 template <class T>

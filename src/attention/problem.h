@@ -79,4 +79,11 @@ struct Problem {
   const Sequence& sequence(int64_t b) const { return sequences[static_cast<size_t>(b)]; }
 };
 
+/// Keys of the longest sequence.
+inline int64_t longest_keys(const Problem& problem) {
+  int64_t keys = 0;
+  for (const Sequence& sequence : problem.sequences) keys = sequence.Tk > keys ? sequence.Tk : keys;
+  return keys;
+}
+
 }  // namespace qkv

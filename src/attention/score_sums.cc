@@ -52,9 +52,7 @@ ScoreSums<T>::ScoreSums(const Problem& problem, const BucketMap& buckets, const 
       table_view_(gradients.table) {
   if (gradients.slopes) row_slopes_ = AlignedArray<double>(problem.rows());
   if (gradients.table) {
-    for (const Sequence& sequence : problem.sequences) {
-      most_key_blocks_ = std::max(most_key_blocks_, ceil_divide(sequence.Tk, kBackwardKeys));
-    }
+    most_key_blocks_ = ceil_divide(longest_keys(problem), kBackwardKeys);
     const int64_t heads = checked_multiply(problem.B * problem.H, most_key_blocks_, "d_table");
     table_sums_ = AlignedArray<double>(checked_multiply(heads, problem.table_buckets, "d_table"));
   }

@@ -98,23 +98,35 @@ void hide_by_block(const Problem& problem, const TileRange& tile, int64_t r, int
   }
 }
 
-/// How many of the row's terms are visible; `plain` is cleared when a visible one is not 0.
+/// What the rows of a tile turned out to show.
+struct Shown {
+  int64_t pairs = 0;
+  int64_t first = std::numeric_limits<int64_t>::max();  ///< columns
+  int64_t last = -1;
+  bool plain = true;  ///< every visible term is 0
+};
+
 template <class T>
-int64_t count_visible(const T* row, int64_t begin, int64_t end, bool& plain) {
+void look_at_row(const T* row, int64_t begin, int64_t end, Shown& shown) {
   int64_t visible = 0;
   int64_t zeros = 0;
   for (int64_t c = begin; c < end; ++c) {
     visible += row[c] == kHidden<T> ? 0 : 1;
     zeros += row[c] == T{0} ? 1 : 0;
   }
-  plain = plain && zeros == visible;
-  return visible;
+  shown.pairs += visible;
+  shown.plain = shown.plain && zeros == visible;
+  if (visible == 0) return;
+  while (row[begin] == kHidden<T>) ++begin;
+  while (row[end - 1] == kHidden<T>) --end;
+  shown.first = std::min(shown.first, begin);
+  shown.last = std::max(shown.last, end - 1);
 }
 
-/// One row of terms on the cover; returns how many are visible.
+/// One row of terms on the cover.
 template <class T>
-int64_t fill_row(const Problem& problem, const TileRange& tile, TileCover cover, int64_t r, const T* distances, T* row,
-                 bool& plain) {
+void fill_row(const Problem& problem, const TileRange& tile, TileCover cover, int64_t r, const T* distances, T* row,
+              Shown& shown) {
   const KeyRange range = visible_range(problem, problem.sequence(tile.b), tile.first_row + r);
   const int64_t begin = std::clamp(range.begin - tile.first_key, cover.begin, cover.end);
   const int64_t end = std::clamp(range.end - tile.first_key, begin, cover.end);
@@ -128,7 +140,7 @@ int64_t fill_row(const Problem& problem, const TileRange& tile, TileCover cover,
   if (problem.query_segment) hide_by_segment(problem, tile, r, begin, end, row);
   if (problem.block_mask) hide_by_block(problem, tile, r, begin, end, row);
   std::fill(row + end, row + cover.end, kHidden<T>);
-  return count_visible(row, begin, end, plain);
+  look_at_row(row, begin, end, shown);
 }
 
 /// Lengths, causal and window masks alone: which columns any row sees, and whether all rows see all of them.
@@ -158,16 +170,15 @@ TileCover fill_terms(const Problem& problem, const BucketMap& buckets, const Til
                      int64_t alignment, T* terms, int64_t stride, T* distances) {
   const bool relative = problem.slopes || problem.table;
   if (relative) fill_distances(problem, buckets, tile, distances);
-  int64_t visible = 0;
-  bool plain = true;
+  Shown shown;
   for (int64_t r = 0; r < tile.rows; ++r) {
     T* row = terms + r * stride;
-    visible += fill_row(problem, tile, cover, r, relative ? distances : nullptr, row, plain);
+    fill_row(problem, tile, cover, r, relative ? distances : nullptr, row, shown);
     std::fill(row + cover.end, row + round_up(cover.end, alignment), kHidden<T>);
   }
-  if (visible == 0) return {};
-  if (plain && visible == tile.rows * (cover.end - cover.begin)) cover.cover = Cover::full;
-  return cover;
+  if (shown.pairs == 0) return {};
+  const bool full = shown.plain && shown.pairs == tile.rows * (cover.end - cover.begin);
+  return {full ? Cover::full : Cover::partial, shown.first - shown.first % alignment, shown.last + 1};
 }
 
 }  // namespace

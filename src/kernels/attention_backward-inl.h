@@ -15,6 +15,8 @@
 #endif
 
 #include "kernels/attention_scores-inl.h"
+#include "kernels/dropout-inl.h"
+#include "kernels/nonfinite-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {

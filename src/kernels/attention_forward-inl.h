@@ -17,6 +17,9 @@
 #include <algorithm>
 
 #include "kernels/attention_scores-inl.h"
+#include "kernels/dropout-inl.h"
+#include "kernels/merge-inl.h"
+#include "kernels/nonfinite-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
@@ -43,29 +46,6 @@ HWY_INLINE T ExponentialsOfRow(const ForwardTile<T>& tile, int64_t r, T scale, T
     hn::StoreU(p, d, s + c);
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
-template <class T>
-HWY_INLINE T ExpOfOne(T x) {
-  return hn::GetLane(ExpNonPositive<T>(hn::Set(Tag<T>(), x)));
-}
-
-/// (m, l, O) of row r merged with its block's triple.
-template <class T>
-HWY_INLINE void MergeRow(const ForwardTile<T>& tile, int64_t r, T block_m, T block_l) {
-  const Tag<T> d;
-  const T m = tile.m[r];
-  const T larger = m < block_m ? block_m : m;
-  const T old_factor = m == larger ? T{1} : ExpOfOne<T>(m - larger);
-  const T block_factor = block_m == larger ? T{1} : ExpOfOne<T>(block_m - larger);
-  tile.m[r] = larger;
-  tile.l[r] = tile.l[r] * old_factor + block_l * block_factor;
-  T* HWY_RESTRICT out = tile.out + r * tile.v_stride;
-  const T* HWY_RESTRICT block_out = tile.block_out + r * tile.v_stride;
-  for (int64_t c = 0; c < tile.v_stride; c += kLanes<T>) {
-    const auto kept = hn::Mul(hn::LoadU(d, out + c), hn::Set(d, old_factor));
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, block_out + c), hn::Set(d, block_factor), kept), d, out + c);
-  }
 }
 
 /// block_out = p v over the visible columns, chunk by chunk.

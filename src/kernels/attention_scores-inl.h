@@ -10,7 +10,6 @@
 #define QKV_ATTENTION_SCORES_INL_H_
 #endif
 
-#include <cmath>
 #include <limits>
 
 #include "kernels/attention_kernels.h"
@@ -98,83 +97,6 @@ template <class T>
 void ScoresOfTile(const ScoreTile<T>& tile) {
   RawScores(tile);
   for (int64_t r = 0; r < tile.rows; ++r) FinishRow<true, T>(tile, r);
-}
-
-/// Keep factors r of dropout for one vector of columns starting at key position `key`.
-template <class T>
-HWY_INLINE Vector<T> DropoutFactors(const TileDropout<T>& dropout, int64_t row, int64_t column) {
-  const Tag<T> d;
-  const hn::Rebind<uint32_t, Tag<T>> du;
-  const hn::RebindToSigned<decltype(du)> di;
-  const uint64_t row_key = dropout.row_keys[row];
-  const auto key = static_cast<uint64_t>(dropout.first_key + column);
-  const auto mix = [](auto x) HWY_ATTR {
-    const hn::Rebind<uint32_t, Tag<T>> lanes;
-    x = hn::Mul(x, hn::Set(lanes, 0x21F0AAADu));
-    x = hn::Xor(x, hn::ShiftRight<15>(x));
-    return hn::Mul(x, hn::Set(lanes, 0x735A2D97u));
-  };
-  auto x = hn::Xor(hn::Iota(du, static_cast<uint32_t>(key)), hn::Set(du, static_cast<uint32_t>(row_key)));
-  x = hn::Add(x, hn::Set(du, static_cast<uint32_t>(key >> 32) * 0x9E3779B9u));
-  x = mix(hn::Xor(x, hn::ShiftRight<16>(x)));
-  x = hn::Xor(x, hn::Set(du, static_cast<uint32_t>(row_key >> 32)));
-  x = mix(hn::Xor(x, hn::ShiftRight<15>(x)));
-  x = hn::Xor(x, hn::ShiftRight<15>(x));
-  // Unsigned x < threshold as a signed comparison.
-  const auto flip = hn::Set(du, 0x80000000u);
-  const auto dropped =
-      hn::Lt(hn::BitCast(di, hn::Xor(x, flip)), hn::BitCast(di, hn::Xor(hn::Set(du, dropout.threshold), flip)));
-  const auto keep = hn::Set(d, dropout.keep);
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return hn::IfThenZeroElse(hn::RebindMask(d, dropped), keep);
-  } else {
-    const hn::RebindToSigned<Tag<T>> dw;
-    const auto wide = hn::PromoteTo(dw, hn::VecFromMask(di, dropped));
-    return hn::IfThenZeroElse(hn::RebindMask(d, hn::MaskFromVec(wide)), keep);
-  }
-}
-
-/// Adds the share of one NaN or infinite element of a streamed operand to a row of sums, where the pair is visible.
-template <class T>
-HWY_INLINE void AddNonFiniteRow(const NonFiniteRows& items, int64_t n, T weight, T* HWY_RESTRICT sums) {
-  const StoredRows& source = items.source;
-  for (int64_t c = 0; c < source.columns; ++c) {
-    const int64_t element = items.rows[n] * source.row_stride + c * source.column_stride;
-    const T value = load_as<T>(source.dtype, static_cast<const char*>(source.data) + element * size_of(source.dtype));
-    if (!std::isfinite(value)) sums[c] += weight * value;
-  }
-}
-
-template <class T>
-HWY_INLINE bool PairVisible(const ScoreTile<T>& tile, int64_t r, int64_t c) {
-  return tile.terms == nullptr || tile.terms[r * tile.terms_stride + c] != kHidden<T>;
-}
-
-/// sums[r] += weights[r, key] * streamed[key] for the listed keys.
-template <class T>
-HWY_NOINLINE void AddNonFiniteKeys(const ScoreTile<T>& tile, const NonFiniteRows& items, const T* weights, T* sums,
-                                   int64_t sums_stride) {
-  for (int64_t n = 0; n < items.count; ++n) {
-    const int64_t key = items.rows[n];
-    if (key < tile.begin || key >= tile.end) continue;
-    for (int64_t r = 0; r < tile.rows; ++r) {
-      if (!PairVisible(tile, r, key)) continue;
-      AddNonFiniteRow(items, n, weights[r * tile.scores_stride + key], sums + r * sums_stride);
-    }
-  }
-}
-
-/// sums[key] += weights[query, key] * streamed[query] for the listed queries.
-template <class T>
-HWY_NOINLINE void AddNonFiniteQueries(const ScoreTile<T>& tile, const NonFiniteRows& items, const T* weights, T* sums,
-                                      int64_t sums_stride) {
-  for (int64_t n = 0; n < items.count; ++n) {
-    const int64_t r = items.rows[n];
-    for (int64_t key = tile.begin; key < tile.end; ++key) {
-      if (!PairVisible(tile, r, key)) continue;
-      AddNonFiniteRow(items, n, weights[r * tile.scores_stride + key], sums + key * sums_stride);
-    }
-  }
 }
 
 }  // namespace HWY_NAMESPACE

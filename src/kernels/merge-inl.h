@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Merging: attention over a block of keys is a triple (row maximum m, sum l of exponentials, unnormalised output O), and
+// triples merge. Blocks merge in key order, so the result does not depend on who computed them.
+#if defined(QKV_MERGE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_MERGE_INL_H_
+#undef QKV_MERGE_INL_H_
+#else
+#define QKV_MERGE_INL_H_
+#endif
+
+#include "kernels/attention_kernels.h"
+#include "kernels/exp-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv {
+namespace HWY_NAMESPACE {
+
+template <class T>
+HWY_INLINE T ExpOfOne(T x) {
+  return hn::GetLane(ExpNonPositive<T>(hn::Set(Tag<T>(), x)));
+}
+
+/// (m, l, O) of row r merged with its block's triple: both are brought to the larger maximum and added. A triple of an
+/// empty row is (-inf, 0, 0) and changes nothing.
+template <class T>
+HWY_INLINE void MergeRow(const ForwardTile<T>& tile, int64_t r, T block_m, T block_l) {
+  const Tag<T> d;
+  const T m = tile.m[r];
+  const T larger = m < block_m ? block_m : m;
+  const T old_factor = m == larger ? T{1} : ExpOfOne<T>(m - larger);
+  const T block_factor = block_m == larger ? T{1} : ExpOfOne<T>(block_m - larger);
+  tile.m[r] = larger;
+  tile.l[r] = tile.l[r] * old_factor + block_l * block_factor;
+  T* HWY_RESTRICT out = tile.out + r * tile.v_stride;
+  const T* HWY_RESTRICT block_out = tile.block_out + r * tile.v_stride;
+  for (int64_t c = 0; c < tile.v_stride; c += kLanes<T>) {
+    const auto kept = hn::Mul(hn::LoadU(d, out + c), hn::Set(d, old_factor));
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, block_out + c), hn::Set(d, block_factor), kept), d, out + c);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv
+HWY_AFTER_NAMESPACE();
+
+#endif  // QKV_MERGE_INL_H_

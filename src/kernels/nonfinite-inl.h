@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The share of NaN and infinities, which packed operands hold as 0, in the products they were taken out of.
+#if defined(QKV_NONFINITE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_NONFINITE_INL_H_
+#undef QKV_NONFINITE_INL_H_
+#else
+#define QKV_NONFINITE_INL_H_
+#endif
+
+#include <cmath>
+
+#include "kernels/attention_scores-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv {
+namespace HWY_NAMESPACE {
+
+/// Adds the share of one NaN or infinite element of a streamed operand to a row of sums, where the pair is visible.
+template <class T>
+HWY_INLINE void AddNonFiniteRow(const NonFiniteRows& items, int64_t n, T weight, T* HWY_RESTRICT sums) {
+  const StoredRows& source = items.source;
+  for (int64_t c = 0; c < source.columns; ++c) {
+    const int64_t element = items.rows[n] * source.row_stride + c * source.column_stride;
+    const T value = load_as<T>(source.dtype, static_cast<const char*>(source.data) + element * size_of(source.dtype));
+    if (!std::isfinite(value)) sums[c] += weight * value;
+  }
+}
+
+template <class T>
+HWY_INLINE bool PairVisible(const ScoreTile<T>& tile, int64_t r, int64_t c) {
+  return tile.terms == nullptr || tile.terms[r * tile.terms_stride + c] != kHidden<T>;
+}
+
+/// sums[r] += weights[r, key] * streamed[key] for the listed keys.
+template <class T>
+HWY_NOINLINE void AddNonFiniteKeys(const ScoreTile<T>& tile, const NonFiniteRows& items, const T* weights, T* sums,
+                                   int64_t sums_stride) {
+  for (int64_t n = 0; n < items.count; ++n) {
+    const int64_t key = items.rows[n];
+    if (key < tile.begin || key >= tile.end) continue;
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      if (!PairVisible(tile, r, key)) continue;
+      AddNonFiniteRow(items, n, weights[r * tile.scores_stride + key], sums + r * sums_stride);
+    }
+  }
+}
+
+/// sums[key] += weights[query, key] * streamed[query] for the listed queries.
+template <class T>
+HWY_NOINLINE void AddNonFiniteQueries(const ScoreTile<T>& tile, const NonFiniteRows& items, const T* weights, T* sums,
+                                      int64_t sums_stride) {
+  for (int64_t n = 0; n < items.count; ++n) {
+    const int64_t r = items.rows[n];
+    for (int64_t key = tile.begin; key < tile.end; ++key) {
+      if (!PairVisible(tile, r, key)) continue;
+      AddNonFiniteRow(items, n, weights[r * tile.scores_stride + key], sums + key * sums_stride);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv
+HWY_AFTER_NAMESPACE();
+
+#endif  // QKV_NONFINITE_INL_H_
