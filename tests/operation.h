@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operation under test, run on a TestProblem: forward with state, lse, backward with every gradient the problem has.
+// The operation under test, run on a TestProblem: forward with state, lse, backward with every gradient the problem
+// has.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,8 @@ struct RunOptions {
   bool backward = true;
 };
 
-/// Results as row-major tensors, for compare() and for comparing bits. Fails the current test when an output element was
-/// not written or memory beside the outputs was.
+/// Results as row-major tensors, for compare() and for comparing bits. Fails the current test when an output element
+/// was not written or memory beside the outputs was.
 AttentionReference run_operation(const Call& call, const RunOptions& run = {});
 inline AttentionReference run_operation(const TestProblem& problem, const RunOptions& run = {}) {
   return run_operation(whole(problem), run);

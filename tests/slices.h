@@ -20,8 +20,8 @@ Call whole(const TestProblem& problem);
 /// Batch entry b of a problem of rank 4, alone.
 Call batch_entry(const TestProblem& problem, int64_t b);
 
-/// Queries [begin, end) of a problem that is not packed, placed among the keys where they were. `begin` is a multiple of
-/// the block mask's rows.
+/// Queries [begin, end) of a problem that is not packed, placed among the keys where they were. `begin` is a multiple
+/// of the block mask's rows.
 Call query_chunk(const TestProblem& problem, int64_t begin, int64_t end);
 
 }  // namespace qkv::test

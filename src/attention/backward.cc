@@ -3,10 +3,10 @@
 // The backward pass in one sweep: five products a tile (attention_backward-inl.h), none of them twice.
 //
 // A task is one key block of one key/value head. It packs the block once, walks the query blocks of every head in the
-// group in order, and owns the block's dK and dV. Each tile's share of dQ is added to the query block's sums in key order:
-// the wavefront (backward_plan.h) makes a task wait until smaller key blocks have added theirs. So dQ sums run over key
-// blocks in order, dK and dV sums over query blocks in order, whatever the threads do; there are no atomics on data, no
-// copies per thread.
+// group in order, and owns the block's dK and dV. Each tile's share of dQ is added to the query block's sums in key
+// order: the wavefront (backward_plan.h) makes a task wait until smaller key blocks have added theirs. So dQ sums run
+// over key blocks in order, dK and dV sums over query blocks in order, whatever the threads do; there are no atomics on
+// data, no copies per thread.
 //
 //   delta_i = dO_i . out_i - dLSE_i                 once per row, in f64 (backward_rows.cc)
 //   P, dP, dS, then dV += , dK += , dQ +=           per tile

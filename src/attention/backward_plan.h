@@ -18,9 +18,9 @@ struct KeyBlockTask {
   int64_t index = 0;  ///< of the key block
 };
 
-/// The wavefront. Contributions to dQ of a query block come from many key blocks, on different threads, and must be added
-/// in key order. Each query block has a turn: the key block that may add next. Tasks are handed out so that a smaller key
-/// block of the same head always began earlier, hence a task that waits is waiting for one that runs.
+/// The wavefront. Contributions to dQ of a query block come from many key blocks, on different threads, and must be
+/// added in key order. Each query block has a turn: the key block that may add next. Tasks are handed out so that a
+/// smaller key block of the same head always began earlier, hence a task that waits is waiting for one that runs.
 class Wavefront {
  public:
   explicit Wavefront(const Problem& problem);

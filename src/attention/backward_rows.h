@@ -15,9 +15,9 @@ struct StateOperands {
 
 /// What every tile of a backward pass reads: upstream dO and, per row (contiguous rows), m, 1/l and delta.
 ///
-/// delta_i = sum_j a_ij dP_ij - dLSE_i. A row whose keys lie in one key block gets the sum from its tile, of the very dP it
-/// is subtracted from. Other rows use dO_i . out_i, equal up to the rounding of dP and out. Which of the two is a property
-/// of the row.
+/// delta_i = sum_j a_ij dP_ij - dLSE_i. A row whose keys lie in one key block gets the sum from its tile, of the very
+/// dP it is subtracted from. Other rows use dO_i . out_i, equal up to the rounding of dP and out. Which of the two is a
+/// property of the row.
 template <class T>
 struct BackwardRows {
   Operand d_out;

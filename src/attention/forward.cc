@@ -3,8 +3,8 @@
 // The forward pass: check, plan, tiles, finish.
 //
 // An item of work is a few hundred rows of one head. It walks the key blocks that any of its rows sees, in key order.
-// Per block, rows go in groups of kForwardRows whose scores fit L2; each block yields a triple (m, l, O) from zero that is
-// merged into the row's (attention_forward-inl.h). At the end the sink joins and O is divided by l.
+// Per block, rows go in groups of kForwardRows whose scores fit L2; each block yields a triple (m, l, O) from zero that
+// is merged into the row's (attention_forward-inl.h). At the end the sink joins and O is divided by l.
 // Bytes moved: keys and values are packed once per head (again per item where a head exceeds the cache), queries read
 // and outputs written once.
 #include <limits>

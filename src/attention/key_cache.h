@@ -18,8 +18,8 @@ struct PackedKeyBlock {
   NonFiniteRows nonfinite;    ///< of the values
 };
 
-/// The packed key blocks of the head a worker is at, kept while they fit a fixed budget: rows of one head share them, and
-/// long heads are packed again for each item of work instead of growing with the number of keys.
+/// The packed key blocks of the head a worker is at, kept while they fit a fixed budget: rows of one head share them,
+/// and long heads are packed again for each item of work instead of growing with the number of keys.
 template <class T>
 class KeyCache {
  public:

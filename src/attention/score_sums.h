@@ -7,8 +7,8 @@
 
 namespace qkv {
 
-/// Gradients that are sums over dS: bias, slopes, table. Tiles add to partial sums that one task owns or whose order the
-/// wavefront fixes; the partial sums are reduced in a fixed order at the end. Sums run in f64.
+/// Gradients that are sums over dS: bias, slopes, table. Tiles add to partial sums that one task owns or whose order
+/// the wavefront fixes; the partial sums are reduced in a fixed order at the end. Sums run in f64.
 ///
 ///   dBias = dS summed over broadcast axes     dSlope_h = sum -|i + offset - j| dS     dTable = dS summed per bucket
 template <class T>

@@ -18,13 +18,14 @@ constexpr int64_t fitting_block(int64_t row_bytes, int64_t budget, int64_t low, 
   return block;
 }
 
-/// Keys of one forward block, counted from key 0. Packed keys and values of a block take half of a 1 MiB L2, next to the
-/// scores of a row block.
+/// Keys of one forward block, counted from key 0. Packed keys and values of a block take half of a 1 MiB L2, next to
+/// the scores of a row block.
 inline int64_t forward_key_block(int64_t D, int64_t Dv, int64_t element_size) {
   return fitting_block((D + Dv) * element_size, 512 * 1024, 128, 512);
 }
 
-/// Rows that share one pass over a key block in the forward: eight register tiles; their scores of 512 keys take 96 KiB.
+/// Rows that share one pass over a key block in the forward: eight register tiles; their scores of 512 keys take 96
+/// KiB.
 inline constexpr int64_t kForwardRows = 48;
 
 /// Keys of one backward block: whole panels and whole register tiles of every instruction set (a multiple of 64 and of

@@ -54,8 +54,8 @@ HWY_INLINE Vector<T> ZeroHidden(const ScoreTile<T>& score, int64_t r, int64_t c,
   return hn::IfThenZeroElse(hn::Eq(term, hn::Set(d, kHidden<T>)), x);
 }
 
-/// Sum of P dP over the row, in lanes by position. Subtracted from the same dP it cancels what they share exactly, as in
-/// the three-step formula.
+/// Sum of P dP over the row, in lanes by position. Subtracted from the same dP it cancels what they share exactly, as
+/// in the three-step formula.
 template <class T>
 HWY_INLINE T DeltaOfRow(const BackwardTile<T>& tile, int64_t r) {
   const Tag<T> d;

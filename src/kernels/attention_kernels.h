@@ -72,8 +72,8 @@ struct ForwardTile {
   T* out;        ///< [rows, v_stride]
 };
 
-/// One backward tile. The operands that are streamed come finite, with the list of what was taken out; the broadcast ones
-/// come as they are stored (the same memory where nothing was taken out).
+/// One backward tile. The operands that are streamed come finite, with the list of what was taken out; the broadcast
+/// ones come as they are stored (the same memory where nothing was taken out).
 template <class T>
 struct BackwardTile {
   ScoreTile<T> score;  ///< scores: scratch

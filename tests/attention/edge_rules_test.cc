@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Section "Edge rules" of docs/semantics.md: empty rows, what is hidden, what is visible, extreme numbers, extreme sizes.
+// Section "Edge rules" of docs/semantics.md: empty rows, what is hidden, what is visible, extreme numbers, extreme
+// sizes.
 #include <gtest/gtest.h>
 
 #include <cmath>

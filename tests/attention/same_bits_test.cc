@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Promise 2: the same bits for any number of threads, any layout, a batch entry alone, a run of queries alone, packed or
-// padded, every time.
+// Promise 2: the same bits for any number of threads, any layout, a batch entry alone, a run of queries alone, packed
+// or padded, every time.
 #include <gtest/gtest.h>
 
 #include <cstring>
