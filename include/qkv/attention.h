@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "qkv/attention/accuracy.h"
 #include "qkv/attention/attention.h"
 #include "qkv/attention/options.h"
 #include "qkv/attention/probe.h"

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "cli/numbers.h"
+#include "cli/problem_file.h"
+#include "qkv/attention.h"
+
+namespace qkv::cli {
+
+/// What one command line says.
+struct Call {
+  ProblemSource source;
+  std::string output;
+  AttentionOptions options;  ///< the numbers; bound_options adds the tensors
+  std::optional<DType> dtype;
+  std::string target;
+  std::optional<Tile> tile;
+  std::optional<EdgeRequest> edges;
+  std::string shell;  ///< of `completion`
+  bool weights = false;
+  bool check = false;
+  bool json = false;
+  std::set<std::string> given;  ///< options that were there, with their dashes
+
+  bool has(const std::string& flag) const { return given.count(flag) != 0; }
+};
+
+/// IN, -o, one option per tensor, and everything that shapes the operation. What an option says lands in `call`, which
+/// must outlive `verb`; a value that cannot be read throws Error. `upstream`: also the tensors that `grad` reads.
+void add_problem_options(CLI::App& verb, Call& call, bool upstream);
+/// --threads, --target, --json.
+void add_machine_options(CLI::App& verb, Call& call);
+/// One option whose value is handed to `set`.
+CLI::Option* add_value(CLI::App& verb, Call& call, const std::string& flag, const std::string& value,
+                       const std::string& help, std::function<void(const std::string&)> set);
+/// One option without a value.
+CLI::Option* add_switch(CLI::App& verb, bool& on, const std::string& flag, const std::string& help);
+
+/// Refuses options that do not go together, whatever the files hold.
+void check_call(const Call& call);
+/// The options of the operation with the tensors of the problem; refuses an option without its tensor, and the reverse.
+AttentionOptions bound_options(const Call& call, const ProblemFile& problem);
+
+/// Makes --target the instruction set of all that follows; returns the name of the one in use.
+std::string use_target(const Call& call);
+/// How many threads the call will use.
+int thread_count(const Call& call);
+
+}  // namespace qkv::cli

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/output.h"
+
+#include <unistd.h>
+
+#include <system_error>
+#include <utility>
+
+#include "qkv/support/error.h"
+#include "qkv/tensor/npy.h"
+#include "qkv/tensor/safetensors.h"
+
+namespace qkv::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_system(const std::error_code& error, const fs::path& path, const char* action) {
+  if (error) throw SystemError(concat(path.string(), ": cannot ", action, ": ", error.message()));
+}
+
+Output::Kind kind_of(const std::string& name) {
+  if (name.ends_with(".safetensors")) return Output::Kind::safetensors;
+  return name.ends_with(".npy") ? Output::Kind::npy : Output::Kind::folder;
+}
+
+fs::path place_of(const std::string& name) {
+  fs::path path = name;
+  if (!path.has_filename()) path = path.parent_path();
+  std::error_code error;
+  if (fs::is_symlink(fs::symlink_status(path, error))) {
+    const fs::path target = fs::canonical(path, error);
+    if (!error) return target;
+  }
+  return path;
+}
+
+/// The folder a new entry at `path` goes to.
+fs::path parent_of(const fs::path& path) {
+  const fs::path parent = path.parent_path();
+  return parent.empty() ? fs::path(".") : parent;
+}
+
+/// A new, empty, hidden folder inside `parent` that goes away with everything in it.
+class Staging {
+ public:
+  explicit Staging(const fs::path& parent) {
+    std::error_code error;
+    for (int number = 0; number < 1000; ++number) {
+      path_ = parent / concat(".qkv-", ::getpid(), "-", number);
+      if (fs::create_directory(path_, error)) return;
+      check_system(error, path_, "create this folder");
+    }
+    throw SystemError(concat(path_.string(), ": cannot create this folder: it exists"));
+  }
+  ~Staging() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// Moves files into a folder one by one, each replacing its predecessor in one step, and back again unless all arrived.
+class Exchange {
+ public:
+  Exchange(fs::path from, fs::path to) : from_(std::move(from)), to_(std::move(to)) {}
+  ~Exchange() {
+    if (!finished_) undo();
+  }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  void move(const std::string& file) {
+    std::error_code error;
+    const bool replaces = fs::exists(fs::symlink_status(to_ / file, error));
+    // A second name keeps the old content alive. Without hard links there is no way back, and none is needed to go on.
+    if (replaces) fs::create_hard_link(to_ / file, backup(file), error);
+    fs::rename(from_ / file, to_ / file, error);
+    check_system(error, to_ / file, replaces ? "replace this file" : "create this file");
+    moved_.emplace_back(file, replaces);
+  }
+  void finish() { finished_ = true; }
+
+ private:
+  fs::path backup(const std::string& file) const { return from_ / (file + ".old"); }
+  void undo() const noexcept {
+    std::error_code ignored;
+    for (const auto& [file, replaced] : moved_) {
+      if (replaced) {
+        fs::rename(backup(file), to_ / file, ignored);
+      } else {
+        fs::remove(to_ / file, ignored);
+      }
+    }
+  }
+  fs::path from_, to_;
+  std::vector<std::pair<std::string, bool>> moved_;
+  bool finished_ = false;
+};
+
+}  // namespace
+
+Output::Output(const std::string& path, const std::vector<std::string>& inputs, const Arrays& arrays) : name_(path) {
+  require(!path.empty(), "-o: expected a path, got ''");
+  kind_ = kind_of(path);
+  place_ = place_of(path);
+  check_inputs(inputs, arrays);
+  check_place(arrays);
+  check_arrays(arrays);
+}
+
+void Output::check_place(const Arrays& arrays) const {
+  std::error_code error;
+  const fs::file_status status = fs::status(place_, error);
+  if (!fs::exists(status)) {
+    const fs::path parent = parent_of(place_);
+    if (!fs::exists(parent, error)) throw SystemError(concat(name_, ": no such folder: ", parent.string()));
+    require(fs::is_directory(parent, error), name_, ": ", parent.string(), " is not a folder");
+    return;
+  }
+  if (kind_ == Kind::folder) {
+    require(fs::is_directory(status), name_,
+            ": exists and is not a folder; expected a name that ends in .safetensors, or a folder for .npy files");
+    for (const auto& [name, tensor] : arrays) {
+      const fs::path file = place_ / (name + ".npy");
+      require(!fs::is_directory(fs::symlink_status(file, error)), file.string(), ": a folder stands where a file goes");
+    }
+  } else {
+    require(fs::is_regular_file(status), name_, ": exists and is not a regular file, which cannot be replaced");
+  }
+}
+
+void Output::check_arrays(const Arrays& arrays) const {
+  if (kind_ == Kind::safetensors) return;
+  if (kind_ == Kind::npy) {
+    for (const auto& [name, tensor] : arrays) {
+      require(name == "out" || name == "lse", name_, ": a .npy file holds one array, not ", name,
+              " too; expected a name that ends in .safetensors, or a folder");
+    }
+  }
+  for (const auto& [name, tensor] : arrays) {
+    require(tensor.dtype() != DType::bf16, name_, ": ", name,
+            " is bf16, for which .npy has no name; expected a name that ends in .safetensors");
+  }
+}
+
+void Output::check_inputs(const std::vector<std::string>& inputs, const Arrays& arrays) const {
+  std::vector<fs::path> outputs = {place_};
+  if (kind_ == Kind::folder) {
+    for (const auto& [name, tensor] : arrays) outputs.push_back(place_ / (name + ".npy"));
+  }
+  for (const std::string& input : inputs) {
+    for (const fs::path& output : outputs) {
+      std::error_code error;  // equivalent() fails where a path does not exist, and then they differ
+      require(!fs::equivalent(input, output, error) || error, name_, ": this output is the input ", input,
+              ", which is never overwritten");
+    }
+  }
+}
+
+void Output::write(const Arrays& arrays) const {
+  switch (kind_) {
+    case Kind::safetensors: {
+      std::map<std::string, TensorView> views;
+      for (const auto& [name, tensor] : arrays) views[name] = tensor.view();
+      return write_safetensors(place_.string(), views);
+    }
+    case Kind::npy: return write_npy(place_.string(), arrays.at("out").view());
+    case Kind::folder: return write_folder(arrays);
+  }
+}
+
+void Output::write_folder(const Arrays& arrays) const {
+  std::error_code error;
+  const bool exists = fs::is_directory(place_, error);
+  // Inside the folder where there is one, so that every rename stays on one file system.
+  const Staging staging(exists ? place_ : parent_of(place_));
+  for (const auto& [name, tensor] : arrays) write_npy((staging.path() / (name + ".npy")).string(), tensor.view());
+  if (!exists) {
+    fs::rename(staging.path(), place_, error);
+    return check_system(error, place_, "create this folder");
+  }
+  Exchange exchange(staging.path(), place_);
+  for (const auto& [name, tensor] : arrays) exchange.move(name + ".npy");
+  exchange.finish();
+}
+
+}  // namespace qkv::cli

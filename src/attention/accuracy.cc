@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "qkv/attention/accuracy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/check.h"
+#include "attention/largest_terms.h"
+#include "qkv/support/error.h"
+
+namespace qkv {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// "A few units in the last place".
+constexpr double kUlps = 4;
+
+double unit(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 0x1p-52;
+    case DType::bf16: return 0x1p-7;
+    case DType::f16: return 0x1p-10;
+    default: return 0x1p-23;
+  }
+}
+
+/// Smallest distance between numbers of a storage type: what lies below it is rounded to it or to 0.
+double smallest(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 0x1p-1074;
+    case DType::bf16: return 0x1p-133;
+    case DType::f16: return 0x1p-24;
+    default: return 0x1p-149;
+  }
+}
+
+/// Element at a row-major index of any view.
+double element(const TensorView& view, int64_t index) {
+  int64_t offset = 0;
+  for (int axis = view.rank() - 1; axis >= 0; --axis) {
+    offset += index % view.size(axis) * view.stride(axis);
+    index /= view.size(axis);
+  }
+  return load_as_double(view.dtype(), view.at(offset));
+}
+
+/// The sizes of the allowance.
+class Allowance {
+ public:
+  Allowance(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options,
+            const TensorView& d_out, const TensorView& d_lse) {
+    const Problem problem = check_problem(q, k, v, options);
+    Operand d_out_rows, d_lse_rows;
+    if (d_out) d_out_rows = check_like(problem, d_out, "d_out", Rows::queries, problem.H, problem.Dv, q.rank());
+    if (d_lse) d_lse_rows = check_per_row(problem, d_lse, "d_lse", q.rank());
+    terms = largest_terms(problem, d_out_rows, d_lse_rows);
+    stored = problem.dtype;
+    compute = problem.is_f64() ? DType::f64 : DType::f32;
+    rows = static_cast<double>(problem.packed ? problem.Tq : problem.B * problem.Tq);
+    row_pairs = rows * static_cast<double>(problem.Tk);
+    pairs = row_pairs * static_cast<double>(problem.H);
+    // Batch entries that are one another's copies round alike.
+    const bool copies = q.rank() == 4 && q.stride(0) == 0 && k.stride(0) == 0 && v.stride(0) == 0;
+    if (copies) batch_copies = std::max(1.0, static_cast<double>(problem.B));
+  }
+
+  /// A few ulps of the largest term, of which one element sums `summed`: independent roundings of n terms add up as
+  /// sqrt(n). `unit_of` is the coarsest type that the terms are rounded to.
+  double of(DType result, double term, DType unit_of, double summed) const {
+    const double ulp = std::max(unit(unit_of), unit(result));
+    return kUlps * std::max({ulp * term * std::sqrt(std::max(summed * batch_copies, 1.0)), smallest(unit_of),
+                             smallest(result)});
+  }
+
+  LargestTerms terms;
+  DType stored = DType::f32, compute = DType::f32;
+  double rows = 0;       ///< queries of one head, over the batch
+  double row_pairs = 0;  ///< pairs of a query and a key of one head, over the batch
+  double pairs = 0;      ///< of all heads
+  double batch_copies = 1;
+};
+
+}  // namespace
+
+double AccuracyComparison::ratio() const {
+  if (error == 0) return 0;
+  return plain_error == 0 ? kInfinity : error / plain_error;
+}
+
+std::string AccuracyComparison::text() const {
+  return concat(name, ": error ", error, ", plain formula's ", plain_error, ", bound ", factor, " x that + ",
+                allowance);
+}
+
+double largest_error(const TensorView& result, const TensorView& reference) {
+  require(result.shape() == reference.shape(), "results of shapes ", to_string(result.shape()), " and ",
+          to_string(reference.shape()));
+  double largest = 0;
+  const int64_t count = result.elements();
+  for (int64_t i = 0; i < count; ++i) {
+    const double a = element(result, i);
+    double b = element(reference, i);
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    if (std::isinf(a)) {  // what the type would store; within an ulp of its end either is right
+      double stored = 0;
+      store_from_double(result.dtype(), &stored, b * (1 + 2 * unit(result.dtype())));
+      b = load_as_double(result.dtype(), &stored);
+      if (a == b) continue;
+    }
+    if (!std::isfinite(a) || !std::isfinite(b)) return kInfinity;
+    largest = std::max(largest, std::fabs(a - b));
+  }
+  return largest;
+}
+
+std::vector<AccuracyComparison> attention_accuracy(const TensorView& q, const TensorView& k, const TensorView& v,
+                                                   const AttentionOptions& options, const AttentionReference& results,
+                                                   const TensorView& d_out, const TensorView& d_lse) {
+  const AttentionReference reference = attention_reference(q, k, v, options, Arithmetic::reference, d_out, d_lse);
+  const AttentionReference plain = attention_reference(q, k, v, options, Arithmetic::plain, d_out, d_lse);
+  const Allowance allowance(q, k, v, options, d_out, d_lse);
+  const LargestTerms& terms = allowance.terms;
+  std::vector<AccuracyComparison> comparisons;
+  // Weights and dS may be rounded to the storage type where they enter `out`, d_q, d_k and d_v; nothing else is.
+  const auto add = [&](const char* name, Tensor AttentionReference::*member, double term, DType unit_of, double factor,
+                       double summed = 1) {
+    const Tensor& result = results.*member;
+    if (!result) return;
+    require(static_cast<bool>(reference.*member), "attention: ", name, " needs d_out to compare with, none came");
+    comparisons.push_back({name, largest_error(result.view(), (reference.*member).view()),
+                           largest_error((plain.*member).view(), (reference.*member).view()),
+                           allowance.of(result.dtype(), term, unit_of, summed), factor});
+  };
+  const DType stored = allowance.stored;
+  const DType compute = allowance.compute;
+  const double biases = results.d_bias ? static_cast<double>(results.d_bias.view().elements()) : 1;
+  add("out", &AttentionReference::out, terms.out, stored, 2);
+  add("lse", &AttentionReference::lse, terms.lse, compute, 2);
+  add("d_q", &AttentionReference::d_q, terms.d_q, stored, 3);
+  add("d_k", &AttentionReference::d_k, terms.d_k, stored, 3);
+  add("d_v", &AttentionReference::d_v, terms.d_v, stored, 3);
+  add("d_bias", &AttentionReference::d_bias, terms.d_bias, compute, 3, allowance.pairs / std::max(biases, 1.0));
+  add("d_slopes", &AttentionReference::d_slopes, terms.d_slopes, compute, 3, allowance.row_pairs);
+  add("d_table", &AttentionReference::d_table, terms.d_table, compute, 3, allowance.row_pairs);
+  add("d_sinks", &AttentionReference::d_sinks, terms.d_sinks, compute, 3, allowance.rows);
+  add("d_scale", &AttentionReference::d_scale, terms.d_scale, compute, 3, allowance.pairs);
+  return comparisons;
+}
+
+}  // namespace qkv
