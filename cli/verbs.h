@@ -23,6 +23,7 @@ struct Verb {
 
 extern const Verb kAttend;
 extern const Verb kGrad;
+extern const Verb kProbe;
 extern const Verb kInfo;
 
 /// Writes the results unless a check failed, prints the summary, and then throws SystemError if one did.

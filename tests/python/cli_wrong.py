@@ -25,6 +25,7 @@ class Wrong:
 
 ATTEND = "attend in.safetensors -o out.safetensors "
 GRAD = "grad in.safetensors -o out.safetensors "
+PROBE = "probe in.safetensors -o out.safetensors "
 
 
 def setting(**arrays):
@@ -107,6 +108,14 @@ WORDS = {
     "target_of_environment": call(ATTEND, "PDP11", env={"QKV_TARGET": "PDP11"}),
     "target_of_environment_info": call("info", "PDP11", env={"QKV_TARGET": "PDP11"}),
     "dtype_unknown": call(ATTEND + "--dtype f8", "--dtype: expected f64, f32, bf16 or f16, got 'f8'"),
+    "tile_short": call(PROBE + "--tile 0:4", "--tile: expected q0:q1,k0:k1"),
+    "tile_reversed": call(PROBE + "--tile 3:1,0:1", "--tile: expected q0:q1,k0:k1"),
+    "tile_beyond_queries": call(PROBE + "--tile 0:6,0:7", "--tile: expected queries within 0:5, got 0:6"),
+    "tile_beyond_keys": call(PROBE + "--tile 0:5,0:8", "--tile: expected keys within 0:7, got 0:8"),
+    "edges_short": call(PROBE + "--edges 1", "--edges: expected i:K"),
+    "edges_negative": call(PROBE + "--edges -1:2", "--edges: expected i:K"),
+    "edges_beyond": call(PROBE + "--edges 5:1", "5"),
+    "edges_too_many": call(PROBE + "--edges 0:9223372036854775807", "does not fit 64 bits"),
     "shell": call("completion fish", "expected bash or zsh, got 'fish'"),
     "shell_missing": call("completion", "SHELL is required"),
 }
@@ -152,7 +161,9 @@ OUTPUTS = {
     "no_such_folder": Wrong("attend in.safetensors -o nowhere/out.safetensors", "nowhere", code=1),
     "no_such_folder_for_folder": Wrong("attend in.safetensors -o nowhere/results", "nowhere", code=1),
     "parent_is_file": Wrong("attend in.safetensors -o in.safetensors/out.npy", "not a folder"),
+    "npy_with_weights": Wrong("attend in.safetensors --weights -o out.npy", "a .npy file holds one array, not weights"),
     "npy_for_grad": Wrong("grad in.safetensors -o out.npy", "a .npy file holds one array"),
+    "npy_for_probe": Wrong("probe in.safetensors -o out.npy", "a .npy file holds one array"),
     "npy_bf16": Wrong("attend in.safetensors --dtype bf16 -o out.npy", "out is bf16"),
     "folder_bf16": Wrong("grad in.safetensors -o results", "is bf16", dtype="bf16"),
 }
@@ -299,6 +310,8 @@ TENSORS = {
     "starts_count": call(ATTEND, "key_starts", packed(key_starts=integers(0, 9))),
     "starts_rank": call(ATTEND, "q: expected [total_q, H, D]", setting(query_starts=integers(0, 1), key_starts=integers(0, 1))),
     "packed_with_mask": call(ATTEND, "mask", packed(mask=zeros(1, 8, 9, dtype=np.uint8))),
+    "packed_with_weights": call(ATTEND + "--weights", "--weights and query_starts exclude", packed()),
+    "packed_with_tile": call(PROBE + "--tile 0:1,0:1", "--tile and query_starts exclude", packed()),
     "d_out_shape": call(GRAD, "d_out", setting(d_out=zeros(2, 4, 5, 8))),
     "d_out_dtype": call(GRAD, "d_out", setting(d_out=zeros(2, 4, 5, 6, dtype=np.float64))),
     "d_lse_shape": call(GRAD, "d_lse", setting(d_lse=zeros(2, 4, 7))),

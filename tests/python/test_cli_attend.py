@@ -32,9 +32,10 @@ def test_attend(qkv, tmp_path, name):
     case = CASES[name]
     tensors = case.build()
     write(tmp_path / "in.safetensors", tensors)  # d_out is there too: one file serves every verb
-    qkv("attend", "in.safetensors", *case.arguments, "-o", "out.safetensors")
+    weights = [] if "query_starts" in tensors else ["--weights"]
+    qkv("attend", "in.safetensors", *case.arguments, *weights, "-o", "out.safetensors")
     want = evaluate(tensors, **case.options)
-    check_outputs(read(tmp_path / "out.safetensors"), want, ["out", "lse"], tensors)
+    check_outputs(read(tmp_path / "out.safetensors"), want, ["out", "lse", *(w[2:] for w in weights)], tensors)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -131,7 +132,7 @@ def test_fortran_order_and_big_endian_arrays(qkv, tmp_path):
     assert_close("out", np.load(tmp_path / "out.npy"), evaluate(tensors)["out"], terms(tensors))
 
 
-@pytest.mark.parametrize("verb", ["attend", "grad"])
+@pytest.mark.parametrize("verb", ["attend", "grad", "probe"])
 def test_threads_and_targets(qkv, tmp_path, verb):
     """The same bits for any number of threads; on each instruction set its own, all close to the formula."""
     case = CASES["together"]
