@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any call is a problem or is refused in a sentence. A problem runs forward and backward within its memory (each tensor
-// is an allocation of its own, to the byte), gives the same bits with one thread and three, and its empty rows are zero.
+// is an allocation of its own, to the byte), gives the same bits with one thread and three, and its empty rows are
+// zero.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packing on every instruction set: any dtype and strides, zeros in the padding, NaN and infinities taken out and listed.
+// Packing on every instruction set: any dtype and strides, zeros in the padding, NaN and infinities taken out and
+// listed.
 #include <gtest/gtest.h>
 
 #include <cmath>
