@@ -21,8 +21,8 @@ Magnitudes magnitudes(const Spec& spec) {
   const bool half = spec.dtype == DType::f16;
   switch (spec.values) {
     case Values::large_scores: return {20, 20, 1, 1};
-    case Values::tiny: return half ? Magnitudes{3e-4, 3e-4, 3e-6, 3e-4} : Magnitudes{1e-12, 1e-12, 1e-18, 1e-12};
-    case Values::huge: return half ? Magnitudes{600, 600, 8000, 30} : Magnitudes{3e8, 3e8, 1e12, 1e12};
+    case Values::tiny: return half ? Magnitudes{3e-4, 3e-4, 3e-6, 3e-4} : Magnitudes{1e-10, 1e-10, 1e-14, 1e-8};
+    case Values::huge: return half ? Magnitudes{600, 600, 8000, 30} : Magnitudes{3e4, 3e4, 3e9, 3e9};
     default: return {};
   }
 }

@@ -26,8 +26,8 @@ struct WorkedCase {
   Numbers d_q = {}, d_k = {}, d_v = {}, d_bias = {}, d_slopes = {}, d_sinks = {}, d_table = {}, d_scale = {};
 };
 
-/// The worked cases of the project, and the rules of the semantics on numbers a reader can check in the head. For
-/// dtypes whose exponentials are good to an ulp, results match within `worked_bound`.
+/// The worked cases of the project, and the rules of the semantics on numbers a reader can check in the head. Results
+/// match within `worked_bound`.
 std::vector<WorkedCase> worked_cases();
 
 /// A case as tensors of rank 2.
