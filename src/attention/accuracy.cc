@@ -45,6 +45,16 @@ double element(const TensorView& view, int64_t index) {
   return load_as_double(view.dtype(), view.at(offset));
 }
 
+double largest_finite(const TensorView& view) {
+  double largest = 0;
+  const int64_t count = view.elements();
+  for (int64_t i = 0; i < count; ++i) {
+    const double magnitude = std::fabs(element(view, i));
+    if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
+  }
+  return largest;
+}
+
 /// The sizes of the allowance.
 class Allowance {
  public:
@@ -66,11 +76,12 @@ class Allowance {
   }
 
   /// A few ulps of the largest term, of which one element sums `summed`: independent roundings of n terms add up as
-  /// sqrt(n). `unit_of` is the coarsest type that the terms are rounded to.
-  double of(DType result, double term, DType unit_of, double summed) const {
-    const double ulp = std::max(unit(unit_of), unit(result));
-    return kUlps * std::max({ulp * term * std::sqrt(std::max(summed * batch_copies, 1.0)), smallest(unit_of),
-                             smallest(result)});
+  /// sqrt(n). `unit_of` is the coarsest type that the terms are rounded to. And an ulp of the largest result, for its
+  /// final store.
+  double of(const Tensor& result, const Tensor& reference, double term, DType unit_of, double summed) const {
+    const double sum = unit(unit_of) * term * std::sqrt(std::max(summed * batch_copies, 1.0));
+    return kUlps * std::max({sum, smallest(unit_of), smallest(result.dtype())}) +
+           unit(result.dtype()) * largest_finite(reference.view());
   }
 
   LargestTerms terms;
@@ -130,7 +141,7 @@ std::vector<AccuracyComparison> attention_accuracy(const TensorView& q, const Te
     require(static_cast<bool>(reference.*member), "attention: ", name, " needs d_out to compare with, none came");
     comparisons.push_back({name, largest_error(result.view(), (reference.*member).view()),
                            largest_error((plain.*member).view(), (reference.*member).view()),
-                           allowance.of(result.dtype(), term, unit_of, summed), factor});
+                           allowance.of(result, reference.*member, term, unit_of, summed), factor});
   };
   const DType stored = allowance.stored;
   const DType compute = allowance.compute;

@@ -69,12 +69,14 @@ TEST(accuracy, one_element_that_is_wrong_is_noticed) {
   }
 }
 
+// An allowance far beyond the plain formula's error would let a wrong result pass. Sums over all pairs (d_scale) have
+// wider ones: they are allowed the square root of the number of their terms.
 TEST(accuracy, allowances_stay_of_the_order_of_the_plain_formulas_error) {
   const TestProblem problem({.H = 2, .Hkv = 2, .Tq = 33, .Tk = 65, .D = 64, .Dv = 64, .features = kDLse});
   for (const Comparison& comparison : compare(problem, plain_results(problem))) {
-    EXPECT_LT(comparison.allowance, 32 * comparison.plain_error) << comparison.text();
-
     EXPECT_GT(comparison.plain_error, 0) << comparison.text();
+    const double limit = comparison.name == "d_scale" ? std::sqrt(2.0 * 33 * 65) * 32 : 8;
+    EXPECT_LT(comparison.allowance, limit * comparison.plain_error) << comparison.text();
   }
 }
 
