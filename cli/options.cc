@@ -50,7 +50,7 @@ void add_score_options(CLI::App& verb, Call& call) {
 void add_mask_options(CLI::App& verb, Call& call) {
   AttentionOptions& options = call.options;
   const char* group = "Which keys a query sees";
-  add_value(verb, call, "--causal", "WHERE", std::string("only keys up to the query's position: ") + kCausalChoices,
+  add_value(verb, call, "--causal", "WHERE", std::string("only keys up to the query: ") + kCausalChoices,
             [&](const std::string& text) { options.causal = parse_causal("--causal", text); })
       ->group(group);
   add_value(verb, call, "--window", "L,R", "L keys to the left of the position and R to the right; - is all",

@@ -131,7 +131,8 @@ void Output::check_place(const Arrays& arrays) const {
       require(!fs::is_directory(fs::symlink_status(file, error)), file.string(), ": a folder stands where a file goes");
     }
   } else {
-    require(fs::is_regular_file(status), name_, ": exists and is not a regular file, which cannot be replaced");
+    require(!fs::is_directory(status), name_, ": is a folder; expected a file, or a name without ",
+            kind_ == Kind::npy ? ".npy" : ".safetensors");
   }
 }
 

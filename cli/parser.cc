@@ -79,7 +79,7 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
 
 void print_help(const CLI::App& app) {
   const auto verbs = app.get_subcommands();
-  std::string text = verbs.empty() ? app.help() : verbs.front()->help("qkv " + verbs.front()->get_name());
+  std::string text = verbs.empty() ? app.help() : verbs.front()->help("qkv");
   for (size_t at = text.find("\n\n\n"); at != std::string::npos; at = text.find("\n\n\n", at)) text.erase(at, 1);
   print(text);
 }

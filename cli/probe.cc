@@ -68,7 +68,9 @@ void run(const Call& call) {
   if (call.tile) {
     attention_weights(q, k, v, options, call.tile->queries, call.tile->keys, results["weights"].mutable_view());
   }
-  finish(call, problem, results, output, {.verb = "probe", .target = target, .seconds = watch.seconds()});
+  Summary summary{.verb = "probe", .target = target, .seconds = watch.seconds()};
+  if (call.check) summary.comparisons = check_probes(problem, options, results, call.tile);
+  finish(call, problem, results, output, summary);
 }
 
 }  // namespace

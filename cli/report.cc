@@ -52,14 +52,13 @@ void list(std::ostream& text, const char* title, const std::map<std::string, Ten
 }
 
 void list(std::ostream& text, const std::vector<AccuracyComparison>& comparisons) {
-  text << "\ncheck   " << std::setw(16) << "against f64" << std::setw(14) << "largest error"
-       << "  " << std::setw(14) << "plain formula"
-       << "  " << std::setw(9) << "ratio"
+  text << "\ncheck   " << std::setw(16) << "against f64" << std::setw(16) << "largest error" << std::setw(20)
+       << "the plain formula's" << std::setw(10) << "ratio"
        << "allowed\n";
   for (const AccuracyComparison& one : comparisons) {
-    text << std::setw(8) << "" << std::setw(16) << one.name << std::scientific << std::setprecision(3) << std::setw(14)
-         << one.error << "  " << std::setw(14) << one.plain_error << "  " << std::defaultfloat << std::setw(9)
-         << one.ratio() << one.factor << " x + " << one.allowance << (one.holds() ? "" : "  BROKEN") << "\n";
+    text << std::setw(8) << "" << std::setw(16) << one.name << std::scientific << std::setprecision(2) << std::setw(16)
+         << one.error << std::setw(20) << one.plain_error << std::defaultfloat << std::setw(10) << one.ratio()
+         << std::scientific << one.bound() << (one.holds() ? "" : "  BROKEN") << "\n";
   }
 }
 

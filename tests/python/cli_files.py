@@ -34,10 +34,15 @@ def read(path):
 
 
 def raw(path, header, body=b""):
-    """A .safetensors file with any header at all: an object or the text itself."""
+    """A .safetensors file with any header at all: the text itself, or an object, padded so that data lies aligned."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    text += b" " * (-len(text) % 8) if text is not header else b""
     Path(path).write_bytes(struct.pack("<Q", len(text)) + text + body)
     return path
+
+
+def shape_entry(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
 
 
 def write_arrays(folder, tensors):
@@ -50,7 +55,7 @@ def write_arrays(folder, tensors):
 
 
 def read_folder(folder):
-    return {path.stem: np.load(path) for path in Path(folder).iterdir()}
+    return {path.stem: np.load(path) for path in Path(folder).glob("*.npy")}
 
 
 def listing(folder):

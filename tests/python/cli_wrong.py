@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field
 
 import numpy as np
-from cli_files import problem, raw, write
+from cli_files import problem, raw, shape_entry, write
 
 
 @dataclass
@@ -187,10 +187,6 @@ def npy(header_text, body=b"\0" * 1024, version=(1, 0)):
     return file("bad.npy", b"\x93NUMPY" + bytes(version) + len(text).to_bytes(2, "little") + text + body)
 
 
-def shape(dtype, dims, begin, end):
-    return {"dtype": dtype, "shape": dims, "data_offsets": [begin, end]}
-
-
 BAD = "attend bad.safetensors -o out.safetensors"
 NPY = "attend in.safetensors --mask bad.npy -o out.safetensors"
 DESCR = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }"
@@ -206,17 +202,17 @@ FILES = {
     "header_array": Wrong(BAD, "bad.safetensors", make=header(b"[]")),
     "header_nested": Wrong(BAD, "bad.safetensors", make=header(b'{"q":' + b"[" * 100000 + b"]" * 100000 + b"}")),
     "duplicate_names": Wrong(BAD, "q", make=header(
-        ('{"q":%s,"q":%s}' % ((json.dumps(shape("F32", [4, 4], 0, 64)),) * 2)).encode())),
+        ('{"q":%s,"q":%s}' % ((json.dumps(shape_entry("F32", [4, 4], 0, 64)),) * 2)).encode())),
     "tensors_overlap": Wrong(BAD, "bad.safetensors", make=header(
-        {"q": shape("F32", [2, 4], 0, 32), "k": shape("F32", [2, 4], 16, 48)}, b"\0" * 48)),
+        {"q": shape_entry("F32", [2, 4], 0, 32), "k": shape_entry("F32", [2, 4], 16, 48)}, b"\0" * 48)),
     "tensors_with_hole": Wrong(BAD, "bad.safetensors", make=header(
-        {"q": shape("F32", [2, 4], 0, 32), "k": shape("F32", [2, 4], 48, 80)}, b"\0" * 80)),
-    "offsets_reversed": Wrong(BAD, "q", make=header({"q": shape("F32", [4, 4], 64, 0)})),
-    "bytes_after_the_end": Wrong(BAD, "bad.safetensors", make=header({"q": shape("F32", [2, 4], 0, 32)})),
-    "wrong_byte_count": Wrong(BAD, "q", make=header({"q": shape("F32", [4, 5], 0, 64)})),
-    "shape_overflows": Wrong(BAD, "q", make=header({"q": shape("F32", [2**40, 2**40], 0, 64)})),
-    "shape_negative": Wrong(BAD, "q", make=header({"q": shape("F32", [-4, -4], 0, 64)})),
-    "dtype_of_file_unknown": Wrong(BAD, "F8_E4M3", make=header({"q": shape("F8_E4M3", [64], 0, 64)})),
+        {"q": shape_entry("F32", [2, 4], 0, 32), "k": shape_entry("F32", [2, 4], 48, 80)}, b"\0" * 80)),
+    "offsets_reversed": Wrong(BAD, "q", make=header({"q": shape_entry("F32", [4, 4], 64, 0)})),
+    "bytes_after_the_end": Wrong(BAD, "bad.safetensors", make=header({"q": shape_entry("F32", [2, 4], 0, 32)})),
+    "wrong_byte_count": Wrong(BAD, "q", make=header({"q": shape_entry("F32", [4, 5], 0, 64)})),
+    "shape_overflows": Wrong(BAD, "q", make=header({"q": shape_entry("F32", [2**40, 2**40], 0, 64)})),
+    "shape_negative": Wrong(BAD, "q", make=header({"q": shape_entry("F32", [-4, -4], 0, 64)})),
+    "dtype_of_file_unknown": Wrong(BAD, "F8_E4M3", make=header({"q": shape_entry("F8_E4M3", [64], 0, 64)})),
     "npy_no_magic": Wrong(NPY, "bad.npy", make=file("bad.npy", b"not an array at all")),
     "npy_truncated": Wrong(NPY, "bad.npy", make=npy(DESCR % ("|b1", "(5, 7)"), b"\0" * 34)),
     "npy_object": Wrong(NPY, "bad.npy", make=npy(DESCR % ("|O", "(5, 7)"))),
