@@ -222,6 +222,7 @@ void attention_weights(const TensorView& q, const TensorView& k, const TensorVie
   const Problem problem = check_problem(q, k, v, options);
   const Operand to = check_weights(problem, queries, keys, weights, q.rank());
   check_overlap({{"q", q}, {"k", k}, {"v", v}}, options, {{"weights", weights}});
+  if (weights.elements() == 0) return;
   problem.is_f64() ? run_weights<double>(problem, queries, keys, to) : run_weights<float>(problem, queries, keys, to);
 }
 

@@ -227,6 +227,14 @@ void sweep(uint64_t first, uint64_t last, int64_t largest) {
   }
 }
 
+TEST(edges, over_several_key_blocks_are_what_removal_does) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16}) {
+    for (const uint32_t features : {0u, uint32_t{kSinks | kMask}, uint32_t{kDropout | kSlopes}}) {
+      expect_edges(TestProblem({.seed = 11, .dtype = dtype, .Tq = 3, .Tk = 1700, .D = 40, .features = features}), 1, 9);
+    }
+  }
+}
+
 TEST(edges, random_problems) { sweep(1, 300, 100); }
 TEST(LongEdges, random_problems) { sweep(10'000, 13'000, 130); }
 TEST(LongEdges, random_problems_of_several_blocks) { sweep(20'000, 20'100, 1100); }

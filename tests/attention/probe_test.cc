@@ -92,6 +92,17 @@ void sweep(uint64_t first, uint64_t last, int64_t largest) {
   }
 }
 
+/// Rows whose summaries merge from several key blocks, of 512 keys here.
+TEST(probe, rows_of_several_key_blocks_are_accurate) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    for (const uint32_t features : {0u, uint32_t{kSinks}, uint32_t{kBias | kSlopes}, uint32_t{kWindow | kOffset},
+                                    uint32_t{kMask | kSinks}, uint32_t{kPacked | kCausalBottomRight}}) {
+      expect_accurate(TestProblem({.seed = 11, .dtype = dtype, .Tq = 9, .Tk = 1700, .D = 40, .features = features}));
+    }
+    expect_accurate(TestProblem({.seed = 12, .dtype = dtype, .Tq = 9, .Tk = 1700, .values = Values::large_scores}));
+  }
+}
+
 TEST(probe, random_problems) { sweep(1, 150, 100); }
 TEST(probe, random_problems_of_several_blocks) { sweep(5'000, 5'008, 600); }
 TEST(LongProbe, random_problems) { sweep(10'000, 12'000, 130); }
