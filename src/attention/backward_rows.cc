@@ -42,6 +42,7 @@ BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state
                        .m = AlignedArray<T>(count),
                        .inverse_l = AlignedArray<T>(count),
                        .inverse_l_low = AlignedArray<T>(count),
+                       .sink_weight = AlignedArray<T>(count),
                        .is_whole = AlignedArray<uint8_t>(count),
                        .delta = AlignedArray<T>(count),
                        .final_delta = AlignedArray<T>(count)};
@@ -57,6 +58,9 @@ BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state
       rows.m[to] = load_as<T>(DTypeOf<T>::value, state.row_max.at(0, 0, number, 0));
       rows.inverse_l[to] = l == 0 ? T{0} : 1 / l;
       rows.inverse_l_low[to] = l == 0 ? T{0} : std::fma(-l, rows.inverse_l[to], T{1}) * rows.inverse_l[to];
+      if (problem.sinks) {
+        rows.sink_weight[to] = std::exp(sink_of<T>(problem, h) - rows.m[to]) * rows.inverse_l[to];
+      }
       const KeyRange range = visible_range(problem, sequence, i);
       rows.is_whole[to] = range.empty() || range.begin / kBackwardKeys == (range.end - 1) / kBackwardKeys ? 1 : 0;
       double product = rows.is_whole[to] != 0 ? 0 : row_product(d_out, state.out, b, h, row, problem.Dv);
@@ -73,15 +77,12 @@ BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state
 template <class T>
 void store_sink_gradients(const Problem& problem, const BackwardRows<T>& rows, const MutableTensorView& d_sinks) {
   for (int64_t h = 0; h < problem.H; ++h) {
-    const double sink = static_cast<double>(sink_of<T>(problem, h));
     double sum = 0;
     for (int64_t b = 0; b < problem.B; ++b) {
       const int64_t first = contiguous_row(problem, b, h);
       for (int64_t row = first; row < first + problem.sequence(b).Tq; ++row) {
-        if (rows.inverse_l[row] == 0) continue;  // an empty row without a sink
-        const double share =
-            std::exp(sink - static_cast<double>(rows.m[row])) * static_cast<double>(rows.inverse_l[row]);
-        if (share != 0) sum -= share * static_cast<double>(rows.final_delta[row]);
+        if (rows.inverse_l[row] == 0 || rows.sink_weight[row] == 0) continue;
+        sum -= static_cast<double>(rows.sink_weight[row]) * static_cast<double>(rows.final_delta[row]);
       }
     }
     store_from_double(d_sinks.dtype(), d_sinks.at(h * d_sinks.stride(0)), sum);

@@ -24,6 +24,7 @@ struct BackwardRows {
   AlignedArray<T> m;
   AlignedArray<T> inverse_l;       ///< 0 for an empty row
   AlignedArray<T> inverse_l_low;   ///< 1/l - inverse_l
+  AlignedArray<T> sink_weight;     ///< exp(sink - m) / l; 0 without a sink
   AlignedArray<uint8_t> is_whole;  ///< every key the row may see is in one key block
   AlignedArray<T> delta;           ///< of whole rows: -dLSE
   AlignedArray<T> final_delta;     ///< of whole rows complete once their tile has run

@@ -99,6 +99,7 @@ void BackwardTiles<T>::load_queries(int64_t b, int64_t h, int64_t index) {
   tile_.inverse_l_low = rows_.inverse_l_low.get() + first;
   tile_.delta = rows_.delta.get() + first;
   tile_.final_delta = rows_.final_delta.get() + first;
+  tile_.sink_weight = rows_.sink_weight.get() + first;
   tile_.is_whole_row = rows_.is_whole.get() + first;
 }
 

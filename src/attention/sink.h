@@ -20,8 +20,8 @@ template <class T>
 T merge_sink(T sink, T& m, T& l) {
   if (sink == -std::numeric_limits<T>::infinity()) return T{1};
   const T larger = m < sink ? sink : m;
-  const T row_factor = m == larger ? T{1} : std::exp(m - larger);
-  l = l * row_factor + (sink == larger ? T{1} : std::exp(sink - larger));
+  const T row_factor = std::exp(m - larger);
+  l = l * row_factor + std::exp(sink - larger);
   m = larger;
   return row_factor;
 }

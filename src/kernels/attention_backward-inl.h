@@ -54,10 +54,9 @@ HWY_INLINE Vector<T> ZeroHidden(const ScoreTile<T>& score, int64_t r, int64_t c,
   return hn::IfThenZeroElse(hn::Eq(term, hn::Set(d, kHidden<T>)), x);
 }
 
-/// Sum of P dP over the row, in lanes by position. Subtracted from the same dP it cancels what they share exactly, as
-/// in the three-step formula.
+/// Sum of P (dP - shift) over the row, in lanes by position.
 template <class T>
-HWY_INLINE T DeltaOfRow(const BackwardTile<T>& tile, int64_t r) {
+HWY_INLINE T WeightedSum(const BackwardTile<T>& tile, int64_t r, T shift) {
   const Tag<T> d;
   const ScoreTile<T>& score = tile.score;
   const int64_t row = r * score.scores_stride;
@@ -65,10 +64,28 @@ HWY_INLINE T DeltaOfRow(const BackwardTile<T>& tile, int64_t r) {
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
     auto dp = hn::LoadU(d, tile.d_scores + row + c);
     if (tile.dropout.row_keys != nullptr) dp = hn::Mul(dp, DropoutFactors<T>(tile.dropout, r, c));
-    const auto share = ZeroHidden<T>(score, r, c, hn::Mul(hn::LoadU(d, score.scores + row + c), dp));
-    sum = hn::Add(sum, hn::IfThenElseZero(FirstLanes(d, score.end - c), share));
+    const auto share = hn::Mul(hn::LoadU(d, tile.score.scores + row + c), hn::Sub(dp, hn::Set(d, shift)));
+    sum = hn::Add(sum, hn::IfThenElseZero(FirstLanes(d, score.end - c), ZeroHidden<T>(score, r, c, share)));
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+/// What dP is compared with: delta = high + low, so that what all keys share cancels.
+template <class T>
+struct Delta {
+  T high;
+  T low;
+};
+
+/// delta of a row, from the very dP it is subtracted from where its tile holds all of them. A sum of large terms has lost
+/// low digits: sum P (dP - high) = delta - high (1 - sink's weight) gives them back.
+template <class T>
+HWY_INLINE Delta<T> DeltaOfRow(const BackwardTile<T>& tile, int64_t r) {
+  if (tile.is_whole_row[r] == 0) return {tile.delta[r], T{0}};
+  const T high = WeightedSum<T>(tile, r, T{0});
+  const T low = WeightedSum<T>(tile, r, high) - high * tile.sink_weight[r];
+  tile.final_delta[r] = high + (low + tile.delta[r]);
+  return {high, low + tile.delta[r]};
 }
 
 /// dS of one row from P and dO v^T; leaves r P in the place of P.
@@ -76,10 +93,11 @@ template <class T>
 HWY_INLINE void ScoreGradientsOfRow(const BackwardTile<T>& tile, int64_t r) {
   const Tag<T> d;
   const ScoreTile<T>& score = tile.score;
-  if (tile.is_whole_row[r] != 0) tile.final_delta[r] = tile.delta[r] + DeltaOfRow<T>(tile, r);
+  const Delta<T> delta = DeltaOfRow<T>(tile, r);
+  const auto high = hn::Set(d, delta.high);
+  const auto low = hn::Set(d, delta.low);
   T* HWY_RESTRICT p_row = score.scores + r * score.scores_stride;
   T* HWY_RESTRICT ds_row = tile.d_scores + r * score.scores_stride;
-  const auto delta = hn::Set(d, tile.final_delta[r]);
   const bool drop = tile.dropout.row_keys != nullptr;
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
     const auto p = hn::LoadU(d, p_row + c);
@@ -89,7 +107,8 @@ HWY_INLINE void ScoreGradientsOfRow(const BackwardTile<T>& tile, int64_t r) {
       dp = hn::Mul(dp, factor);
       hn::StoreU(hn::Mul(p, factor), d, p_row + c);
     }
-    hn::StoreU(ZeroHidden<T>(score, r, c, hn::Mul(p, hn::Sub(dp, delta))), d, ds_row + c);
+    const auto ds = hn::Mul(p, hn::Sub(hn::Sub(dp, high), low));
+    hn::StoreU(ZeroHidden<T>(score, r, c, ds), d, ds_row + c);
   }
 }
 

@@ -91,8 +91,9 @@ struct BackwardTile {
   const T* inverse_l;           ///< [rows], 1 / l
   const T* inverse_l_low;       ///< [rows], what rounding took from it: p / l comes out as if divided
   const T* delta;               ///< [rows]; of a whole row without its sum of P dP
+  const T* sink_weight;         ///< [rows], exp(sink - m) / l
   const uint8_t* is_whole_row;  ///< [rows]: nonzero where every key the row sees is in this tile
-  T* final_delta;               ///< [rows]: delta; completed here for whole rows
+  T* final_delta;               ///< [rows]: delta, written here for whole rows
   TileDropout<T> dropout;
   T* d_scores;  ///< [rows, scores_stride]: on return dS
   T* factors;   ///< scratch [rows, scores_stride], used with a soft-cap
