@@ -77,8 +77,8 @@ struct Delta {
   T low;
 };
 
-/// delta of a row, from the very dP it is subtracted from where its tile holds all of them. A sum of large terms has lost
-/// low digits: sum P (dP - high) = delta - high (1 - sink's weight) gives them back.
+/// delta of a row, from the very dP it is subtracted from where its tile holds all of them. A sum of large terms has
+/// lost low digits: sum P (dP - high) = delta - high (1 - sink's weight) gives them back.
 template <class T>
 HWY_INLINE Delta<T> DeltaOfRow(const BackwardTile<T>& tile, int64_t r) {
   if (tile.is_whole_row[r] == 0) return {tile.delta[r], T{0}};
