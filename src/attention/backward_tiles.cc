@@ -105,11 +105,12 @@ void BackwardTiles<T>::load_queries(int64_t b, int64_t h, int64_t index) {
 
 template <class T>
 bool BackwardTiles<T>::run(bool want_keys, bool want_values) {
-  cover_ =
-      plan_tile<T>(problem_, buckets_, range_, kernels_.panel_width, {terms_.get(), kBackwardKeys, distances_.get()});
+  cover_ = plan_tile<T>(problem_, buckets_, range_, kernels_, {terms_.get(), kBackwardKeys, distances_.get()});
   if (cover_.cover == Cover::empty) return false;
   tile_.score.begin = cover_.begin;
   tile_.score.end = cover_.end;
+  tile_.score.shared_begin = cover_.shared_begin;
+  tile_.score.shared_end = cover_.shared_end;
   tile_.score.terms = cover_.cover == Cover::partial ? terms_.get() : nullptr;
   tile_.dropout = tile_dropout<T>(problem_, range_, row_keys_.get());
   tile_.d_k = want_keys ? d_k_.get() : nullptr;

@@ -64,7 +64,9 @@ class ForwardWorker {
     load_queries(item);
     const Sequence& sequence = problem_.sequence(item.b);
     for (int64_t index = 0; index * block_keys_ < sequence.Tk; ++index) {
-      for (int64_t r = 0; r < item.rows; r += kForwardRows) run_tile(item, r, index);
+      for (int64_t r = 0; r < item.rows; r += kForwardRows) {
+        run_tile(item, r, std::min(kForwardRows, item.rows - r), index);
+      }
     }
     for (int64_t r = 0; r < item.rows; ++r) finish_row(item, r);
   }
@@ -82,14 +84,22 @@ class ForwardWorker {
     std::fill_n(out_.get(), item.rows * cache_.value_stride(), T{0});
   }
 
-  /// Rows [r, r + kForwardRows) of the item against key block `index`.
-  void run_tile(const RowItem& item, int64_t r, int64_t index) {
+  /// Rows [r, r + rows) of the item against key block `index`. On the edge of a causal or window mask the rows go in
+  /// smaller groups, so that few hidden pairs are computed.
+  void run_tile(const RowItem& item, int64_t r, int64_t rows, int64_t index) {
     const int64_t first_key = index * block_keys_;
     const int64_t keys = std::min(block_keys_, problem_.sequence(item.b).Tk - first_key);
-    const TileRange range{item.b, item.h, item.first_row + r, std::min(kForwardRows, item.rows - r), first_key, keys};
+    const TileRange range{item.b, item.h, item.first_row + r, rows, first_key, keys};
     const TileCover cover =
-        plan_tile<T>(problem_, buckets_, range, kernels_.panel_width, {terms_.get(), stride_, distances_.get()});
+        plan_tile<T>(problem_, buckets_, range, kernels_, {terms_.get(), stride_, distances_.get()});
     if (cover.cover == Cover::empty) return;
+    const bool splits = cover.cover == Cover::partial && !has_additive_terms(problem_) && !has_tensor_masks(problem_);
+    if (splits && rows > kEdgeRows) {
+      for (int64_t part = 0; part < rows; part += kEdgeRows) {
+        run_tile(item, r + part, std::min(kEdgeRows, rows - part), index);
+      }
+      return;
+    }
     const PackedKeyBlock<T>& block = cache_.block(item.b, problem_.kv_head(item.h), index);
     ForwardTile<T> tile{};
     tile.score = {.q = q_.get() + r * problem_.D,
@@ -104,6 +114,8 @@ class ForwardWorker {
                   .finished = needs_finished_scores(problem_),
                   .terms = cover.cover == Cover::partial ? terms_.get() : nullptr,
                   .terms_stride = stride_,
+                  .shared_begin = cover.shared_begin,
+                  .shared_end = cover.shared_end,
                   .scores = scores_.get(),
                   .scores_stride = stride_};
     tile.v = block.values;

@@ -63,7 +63,7 @@ ScoreBlock<T> ScoreTiles<T>::tile(int64_t r, int64_t index) {
   const TileRange range{item_.b, item_.h, item_.first_row + r, std::min(kForwardRows, item_.rows - r), first_key, keys};
   ScoreBlock<T> block{range.rows, first_key, 0, 0, scores_.get(), block_keys_};
   const TileCover cover =
-      plan_tile<T>(problem_, buckets_, range, kernels_.panel_width, {terms_.get(), block_keys_, distances_.get()});
+      plan_tile<T>(problem_, buckets_, range, kernels_, {terms_.get(), block_keys_, distances_.get()});
   if (cover.cover == Cover::empty) return block;
   if (!packed_) pack_queries();
   kernels_.score_tile({.q = q_.get() + r * problem_.D,
@@ -78,6 +78,8 @@ ScoreBlock<T> ScoreTiles<T>::tile(int64_t r, int64_t index) {
                        .finished = true,
                        .terms = cover.cover == Cover::partial ? terms_.get() : nullptr,
                        .terms_stride = block_keys_,
+                       .shared_begin = cover.shared_begin,
+                       .shared_end = cover.shared_end,
                        .scores = scores_.get(),
                        .scores_stride = block_keys_});
   block.begin = cover.begin / kStrands * kStrands;

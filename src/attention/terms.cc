@@ -144,7 +144,7 @@ void fill_row(const Problem& problem, const TileRange& tile, TileCover cover, in
 }
 
 /// Lengths, causal and window masks alone: which columns any row sees, and whether all rows see all of them.
-TileCover cover_of_ranges(const Problem& problem, const TileRange& tile, int64_t alignment) {
+TileCover cover_of_ranges(const Problem& problem, const TileRange& tile, int64_t panel, int64_t lanes) {
   const Sequence& sequence = problem.sequence(tile.b);
   const int64_t last_key = tile.first_key + tile.keys;
   KeyRange any{last_key, tile.first_key};
@@ -159,26 +159,50 @@ TileCover cover_of_ranges(const Problem& problem, const TileRange& tile, int64_t
   }
   if (any.empty()) return {};
   TileCover cover{Cover::partial, any.begin - tile.first_key, any.end - tile.first_key};
-  cover.begin -= cover.begin % alignment;
+  cover.begin -= cover.begin % panel;
   if (all.begin - tile.first_key <= cover.begin && all.end - tile.first_key == cover.end) cover.cover = Cover::full;
+  if (!all.empty()) {
+    cover.shared_begin = round_up(all.begin - tile.first_key, lanes);
+    cover.shared_end = std::max(cover.shared_begin, (all.end - tile.first_key) / lanes * lanes);
+  }
   return cover;
+}
+
+/// The terms of a tile that only ranges make partial: 0 and -inf, outside the shared columns.
+template <class T>
+void fill_ranges(const Problem& problem, const TileRange& tile, const TileCover& cover, int64_t panel, T* terms,
+                 int64_t stride) {
+  const int64_t padded_end = round_up(cover.end, panel);
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    T* row = terms + r * stride;
+    const KeyRange range = visible_range(problem, problem.sequence(tile.b), tile.first_row + r);
+    const int64_t begin = std::clamp(range.begin - tile.first_key, cover.begin, cover.end);
+    const int64_t end = std::clamp(range.end - tile.first_key, begin, cover.end);
+    for (const KeyRange part : {KeyRange{cover.begin, cover.shared_begin}, KeyRange{cover.shared_end, padded_end}}) {
+      const int64_t shown = std::clamp(begin, part.begin, std::max(part.begin, part.end));
+      const int64_t hidden = std::clamp(end, shown, std::max(shown, part.end));
+      std::fill(row + part.begin, row + shown, kHidden<T>);
+      std::fill(row + shown, row + hidden, T{0});
+      if (hidden < part.end) std::fill(row + hidden, row + part.end, kHidden<T>);
+    }
+  }
 }
 
 /// The terms of a tile; the cover comes back refined: empty when nothing is visible, full when terms need not be read.
 template <class T>
 TileCover fill_terms(const Problem& problem, const BucketMap& buckets, const TileRange& tile, TileCover cover,
-                     int64_t alignment, T* terms, int64_t stride, T* distances) {
+                     int64_t panel, T* terms, int64_t stride, T* distances) {
   const bool relative = problem.slopes || problem.table;
   if (relative) fill_distances(problem, buckets, tile, distances);
   Shown shown;
   for (int64_t r = 0; r < tile.rows; ++r) {
     T* row = terms + r * stride;
     fill_row(problem, tile, cover, r, relative ? distances : nullptr, row, shown);
-    std::fill(row + cover.end, row + round_up(cover.end, alignment), kHidden<T>);
+    std::fill(row + cover.end, row + round_up(cover.end, panel), kHidden<T>);
   }
   if (shown.pairs == 0) return {};
   const bool full = shown.plain && shown.pairs == tile.rows * (cover.end - cover.begin);
-  return {full ? Cover::full : Cover::partial, shown.first - shown.first % alignment, shown.last + 1};
+  return {full ? Cover::full : Cover::partial, shown.first - shown.first % panel, shown.last + 1};
 }
 
 }  // namespace
@@ -205,16 +229,23 @@ int64_t BucketMap::operator()(int64_t distance) const {
 }
 
 template <class T>
-TileCover plan_tile(const Problem& problem, const BucketMap& buckets, const TileRange& tile, int64_t alignment,
-                    const TermsScratch<T>& scratch) {
-  TileCover cover = cover_of_ranges(problem, tile, alignment);
+TileCover plan_tile(const Problem& problem, const BucketMap& buckets, const TileRange& tile,
+                    const AttentionKernels<T>& kernels, const TermsScratch<T>& scratch) {
+  TileCover cover = cover_of_ranges(problem, tile, kernels.panel_width, kernels.lanes);
   if (cover.cover == Cover::empty) return cover;
-  if (cover.cover == Cover::full && !has_additive_terms(problem) && !has_tensor_masks(problem)) return cover;
-  cover.cover = Cover::partial;
-  return fill_terms(problem, buckets, tile, cover, alignment, scratch.terms, scratch.stride, scratch.distances);
+  if (has_additive_terms(problem) || has_tensor_masks(problem)) {
+    return fill_terms(problem, buckets, tile, cover, kernels.panel_width, scratch.terms, scratch.stride,
+                      scratch.distances);
+  }
+  if (cover.cover == Cover::partial) {
+    fill_ranges(problem, tile, cover, kernels.panel_width, scratch.terms, scratch.stride);
+  }
+  return cover;
 }
 
-template TileCover plan_tile(const Problem&, const BucketMap&, const TileRange&, int64_t, const TermsScratch<float>&);
-template TileCover plan_tile(const Problem&, const BucketMap&, const TileRange&, int64_t, const TermsScratch<double>&);
+template TileCover plan_tile(const Problem&, const BucketMap&, const TileRange&, const AttentionKernels<float>&,
+                             const TermsScratch<float>&);
+template TileCover plan_tile(const Problem&, const BucketMap&, const TileRange&, const AttentionKernels<double>&,
+                             const TermsScratch<double>&);
 
 }  // namespace qkv

@@ -5,6 +5,7 @@
 
 #include "attention/mask.h"
 #include "attention/problem.h"
+#include "kernels/attention_kernels.h"
 
 namespace qkv {
 
@@ -35,11 +36,14 @@ enum class Cover : uint8_t {
   partial,  ///< the terms say
 };
 
-/// The columns of a tile that matter, counted from its first key. `begin` is a multiple of `alignment`.
+/// The columns of a tile that matter, counted from its first key. `begin` is a multiple of the panel width. Columns
+/// [shared_begin, shared_end) of a partial tile, whole vectors, are visible to every row and have no term.
 struct TileCover {
   Cover cover = Cover::empty;
   int64_t begin = 0;
   int64_t end = 0;
+  int64_t shared_begin = 0;
+  int64_t shared_end = 0;
 };
 
 /// relative_bucket of the distances that occur, looked up.
@@ -62,9 +66,10 @@ struct TermsScratch {
 };
 
 /// Decides what a tile is and, for a partial one, builds the terms: bias + ALiBi + relative table where a pair is
-/// visible, -inf where any mask or a bias of -inf hides it, on [begin, end rounded up to the alignment).
+/// visible, -inf where any mask or a bias of -inf hides it, on [begin, end rounded up to a panel) but for the shared
+/// columns.
 template <class T>
-TileCover plan_tile(const Problem& problem, const BucketMap& buckets, const TileRange& tile, int64_t alignment,
-                    const TermsScratch<T>& scratch);
+TileCover plan_tile(const Problem& problem, const BucketMap& buckets, const TileRange& tile,
+                    const AttentionKernels<T>& kernels, const TermsScratch<T>& scratch);
 
 }  // namespace qkv

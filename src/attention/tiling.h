@@ -28,6 +28,9 @@ inline int64_t forward_key_block(int64_t D, int64_t Dv, int64_t element_size) {
 /// KiB.
 inline constexpr int64_t kForwardRows = 48;
 
+/// The same on the edge of a causal or window mask: two register tiles.
+inline constexpr int64_t kEdgeRows = 12;
+
 /// Keys of one backward block: whole panels and whole register tiles of every instruction set (a multiple of 64 and of
 /// 6). At D = Dv = 64 in f32 its k, v, dk and dv take 240 KiB, the tile's queries and scores another 220 KiB of L2.
 inline constexpr int64_t kBackwardKeys = 192;

@@ -39,7 +39,7 @@ HWY_INLINE void WeightsOfRow(const BackwardTile<T>& tile, int64_t r) {
     const auto e = ExpNonPositive<T>(hn::Sub(hn::Mul(x, scale), shift));
     auto p = hn::MulAdd(e, inverse_l, hn::Mul(e, inverse_l_low));
     // A hidden pair is 0 whatever m and l hold.
-    if (score.terms != nullptr) p = hn::IfThenZeroElse(hn::Eq(x, hn::Set(d, kHidden<T>)), p);
+    if (HasTerms(score, c)) p = hn::IfThenZeroElse(hn::Eq(x, hn::Set(d, kHidden<T>)), p);
     hn::StoreU(hn::IfThenElseZero(FirstLanes(d, score.end - c), p), d, s + c);
     if (Finished && score.softcap > 0) hn::StoreU(slope, d, tile.factors + r * score.scores_stride + c);
   }
@@ -49,7 +49,7 @@ HWY_INLINE void WeightsOfRow(const BackwardTile<T>& tile, int64_t r) {
 template <class T>
 HWY_INLINE Vector<T> ZeroHidden(const ScoreTile<T>& score, int64_t r, int64_t c, Vector<T> x) {
   const Tag<T> d;
-  if (score.terms == nullptr) return x;
+  if (!HasTerms(score, c)) return x;
   const auto term = hn::LoadU(d, score.terms + r * score.terms_stride + c);
   return hn::IfThenZeroElse(hn::Eq(term, hn::Set(d, kHidden<T>)), x);
 }

@@ -54,7 +54,9 @@ struct ScoreTile {
   bool finished;   ///< the problem has a soft-cap, additive terms or scale 0; else scores stay unscaled
   const T* terms;  ///< [rows, terms_stride] or null; without `finished` only 0 and -inf
   int64_t terms_stride;
-  T* scores;  ///< [rows, scores_stride], written on [begin, end rounded up to a panel)
+  int64_t shared_begin;  ///< columns [shared_begin, shared_end), whole vectors, are visible to every row and have no
+  int64_t shared_end;    ///< term: `terms` is not read there
+  T* scores;             ///< [rows, scores_stride], written on [begin, end rounded up to a panel)
   int64_t scores_stride;
 };
 

@@ -42,6 +42,12 @@ HWY_INLINE Vector<T> KeepVisible(Vector<T> s) {
   return hn::IfThenElse(hn::Lt(s, lowest), lowest, s);
 }
 
+/// True where the terms of a column, and the rest of its vector, must be read.
+template <class T>
+HWY_INLINE bool HasTerms(const ScoreTile<T>& tile, int64_t c) {
+  return tile.terms != nullptr && (c < tile.shared_begin || c >= tile.shared_end);
+}
+
 /// One vector of scores from its raw products: final ones when `Finished`, else unscaled ones.
 template <bool Finished, class T>
 HWY_INLINE Vector<T> ScoreVector(const ScoreTile<T>& tile, int64_t r, int64_t c, Vector<T> s, Vector<T>* slope) {
@@ -54,7 +60,7 @@ HWY_INLINE Vector<T> ScoreVector(const ScoreTile<T>& tile, int64_t r, int64_t c,
       if (slope != nullptr) *slope = derivative;
     }
   }
-  if (tile.terms == nullptr) return s;
+  if (!HasTerms(tile, c)) return s;
   const auto term = hn::LoadU(d, tile.terms + r * tile.terms_stride + c);
   const auto hidden = hn::Set(d, kHidden<T>);
   const auto sum = KeepVisible<T>(Finished ? hn::Add(s, term) : s);
@@ -71,7 +77,7 @@ HWY_INLINE T FinishRow(const ScoreTile<T>& tile, int64_t r) {
   int64_t c = tile.begin;
   for (; c + kLanes<T> <= tile.end; c += kLanes<T>) {
     const auto x = ScoreVector<Finished, T>(tile, r, c, hn::LoadU(d, s + c), nullptr);
-    if (Finished || tile.terms != nullptr) hn::StoreU(x, d, s + c);
+    if (Finished || HasTerms(tile, c)) hn::StoreU(x, d, s + c);
     largest = hn::Max(largest, x);
   }
   for (; c % kPanel<T> != 0 || c < tile.end; c += kLanes<T>) {
@@ -84,13 +90,17 @@ HWY_INLINE T FinishRow(const ScoreTile<T>& tile, int64_t r) {
 }
 
 /// Scores below every finite number although visible: products that overflowed. They become the lowest number, so that
-/// the row keeps a distribution.
+/// the row keeps a distribution. Returns the row's largest score then.
 template <class T>
-HWY_NOINLINE void RaiseRow(const ScoreTile<T>& tile, int64_t r) {
+HWY_NOINLINE T RaiseRow(const ScoreTile<T>& tile, int64_t r) {
   T* s = tile.scores + r * tile.scores_stride;
+  T largest = kHidden<T>;
   for (int64_t c = tile.begin; c < tile.end; ++c) {
+    if (HasTerms(tile, c)) continue;
     if (s[c] == kHidden<T>) s[c] = std::numeric_limits<T>::lowest();
+    largest = std::numeric_limits<T>::lowest();
   }
+  return largest;
 }
 
 template <class T>

@@ -28,7 +28,7 @@ HWY_INLINE void AddNonFiniteRow(const NonFiniteRows& items, int64_t n, T weight,
 
 template <class T>
 HWY_INLINE bool PairVisible(const ScoreTile<T>& tile, int64_t r, int64_t c) {
-  return tile.terms == nullptr || tile.terms[r * tile.terms_stride + c] != kHidden<T>;
+  return !HasTerms(tile, c) || tile.terms[r * tile.terms_stride + c] != kHidden<T>;
 }
 
 /// sums[r] += weights[r, key] * streamed[key] for the listed keys.
