@@ -91,18 +91,17 @@ class Backward {
 
   void run_tile(const KeyBlockTask& task, int64_t h, int64_t block, BackwardTiles<T>& tiles) {
     tiles.load_queries(task.b, h, block);
-    const bool visible = tiles.run(static_cast<bool>(d_k_), static_cast<bool>(d_v_));
-    const TileRange& range = tiles.range();
-    const TileCover& cover = tiles.cover();
-    if (visible) {
-      sums_.add_tile(range, task.index, cover.begin, cover.end, tiles.d_scores(), tiles.scores_stride());
+    const std::vector<BackwardPart<T>>& parts = tiles.run(static_cast<bool>(d_k_), static_cast<bool>(d_v_));
+    for (const BackwardPart<T>& part : parts) {
+      sums_.add_tile(part.range, task.index, part.cover.begin, part.cover.end, part.d_scores(), tiles.scores_stride());
     }
     if (!wants_query_sums() && !sums_.has_row_sums()) return;
+    const TileRange& range = tiles.range();
     wavefront_.wait(task.b, h, block, task.index);
-    if (visible) {
-      sums_.add_rows(range, cover.begin, cover.end, tiles.d_scores(), tiles.scores_stride());
-      if (wants_query_sums()) tiles.add_query_gradients(query_sums(range, tiles));
+    for (const BackwardPart<T>& part : parts) {
+      sums_.add_rows(part.range, part.cover.begin, part.cover.end, part.d_scores(), tiles.scores_stride());
     }
+    if (wants_query_sums()) tiles.add_query_gradients(query_sums(range, tiles));
     if (wavefront_.pass(task.b, h, block, task.index) && wants_query_sums()) store_query_gradients(range, tiles);
   }
 

@@ -27,7 +27,7 @@ class BiasTile {
       for (int64_t h = first_h; h < last_h; ++h) {
         if (h == first_h || h % problem_.group() == 0) tiles_.load_keys(b, problem_.kv_head(h), key_block);
         tiles_.load_queries(b, h, query_block);
-        if (tiles_.run(false, false)) add();
+        for (const BackwardPart<T>& part : tiles_.run(false, false)) add(part);
       }
     }
     const TileRange& range = tiles_.range();
@@ -39,11 +39,11 @@ class BiasTile {
   }
 
  private:
-  void add() {
-    for (int64_t r = 0; r < tiles_.range().rows; ++r) {
-      T* total = total_.get() + r * kBackwardKeys;
-      const T* d_scores = tiles_.d_scores() + r * tiles_.scores_stride();
-      for (int64_t c = tiles_.cover().begin; c < tiles_.cover().end; ++c) total[c] += d_scores[c];
+  void add(const BackwardPart<T>& part) {
+    T* total = total_.get() + (part.range.first_row - tiles_.range().first_row) * kBackwardKeys;
+    const T* d_scores = part.d_scores();
+    for (int64_t r = 0; r < part.range.rows; ++r, total += kBackwardKeys, d_scores += tiles_.scores_stride()) {
+      for (int64_t c = part.cover.begin; c < part.cover.end; ++c) total[c] += d_scores[c];
     }
   }
 

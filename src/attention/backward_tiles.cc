@@ -46,6 +46,7 @@ BackwardTiles<T>::BackwardTiles(const Problem& problem, const BucketMap& buckets
   tile_.k = k_.get();
   tile_.d_scores = d_scores_.get();
   tile_.factors = factors_.get();
+  parts_.reserve(ceil_divide(kBackwardRows, kBackwardEdgeRows));
 }
 
 template <class T>
@@ -104,25 +105,61 @@ void BackwardTiles<T>::load_queries(int64_t b, int64_t h, int64_t index) {
 }
 
 template <class T>
-bool BackwardTiles<T>::run(bool want_keys, bool want_values) {
-  cover_ = plan_tile<T>(problem_, buckets_, range_, kernels_, {terms_.get(), kBackwardKeys, distances_.get()});
-  if (cover_.cover == Cover::empty) return false;
-  tile_.score.begin = cover_.begin;
-  tile_.score.end = cover_.end;
-  tile_.score.shared_begin = cover_.shared_begin;
-  tile_.score.shared_end = cover_.shared_end;
-  tile_.score.terms = cover_.cover == Cover::partial ? terms_.get() : nullptr;
-  tile_.dropout = tile_dropout<T>(problem_, range_, row_keys_.get());
+const std::vector<BackwardPart<T>>& BackwardTiles<T>::run(bool want_keys, bool want_values) {
   tile_.d_k = want_keys ? d_k_.get() : nullptr;
   tile_.d_v = want_values ? d_v_.get() : nullptr;
-  kernels_.backward_tile(tile_);
-  return true;
+  parts_.clear();
+  run_part(0, range_.rows);
+  return parts_;
+}
+
+template <class T>
+void BackwardTiles<T>::run_part(int64_t r, int64_t rows) {
+  BackwardPart<T> part{.range = range_, .cover = {}, .tile = {}};
+  part.range.first_row += r;
+  part.range.rows = rows;
+  T* terms = terms_.get() + r * kBackwardKeys;
+  part.cover = plan_tile<T>(problem_, buckets_, part.range, kernels_, {terms, kBackwardKeys, distances_.get()});
+  if (part.cover.cover == Cover::empty) return;
+  if (rows > kBackwardEdgeRows && is_edge(problem_, part.cover)) {
+    for (int64_t first = 0; first < rows; first += kBackwardEdgeRows) {
+      run_part(r + first, std::min(kBackwardEdgeRows, rows - first));
+    }
+    return;
+  }
+  part.tile = tile_of(part, r);
+  kernels_.backward_tile(part.tile);
+  parts_.push_back(part);
+}
+
+template <class T>
+BackwardTile<T> BackwardTiles<T>::tile_of(const BackwardPart<T>& part, int64_t r) {
+  BackwardTile<T> tile = tile_;
+  tile.score.rows = part.range.rows;
+  tile.score.begin = part.cover.begin;
+  tile.score.end = part.cover.end;
+  tile.score.shared_begin = part.cover.shared_begin;
+  tile.score.shared_end = part.cover.shared_end;
+  tile.score.terms = part.cover.cover == Cover::partial ? terms_.get() + r * kBackwardKeys : nullptr;
+  tile.dropout = tile_dropout<T>(problem_, part.range, row_keys_.get() + r);
+  tile.q_nonfinite.first_row = tile.d_out_nonfinite.first_row = r;
+  for (const T** rows : {&tile.score.q, &tile.q_finite}) *rows += r * q_stride_;
+  for (const T** rows : {&tile.d_out, &tile.d_out_finite}) *rows += r * v_stride_;
+  for (T** rows : {&tile.score.scores, &tile.d_scores, &tile.factors}) {
+    if (*rows != nullptr) *rows += r * kBackwardKeys;
+  }
+  for (const T** row : {&tile.m, &tile.inverse_l, &tile.inverse_l_low, &tile.delta, &tile.sink_weight}) *row += r;
+  tile.is_whole_row += r;
+  tile.final_delta += r;
+  return tile;
 }
 
 template <class T>
 void BackwardTiles<T>::add_query_gradients(T* d_q) {
-  tile_.d_q = d_q;
-  kernels_.query_gradients(tile_);
+  for (BackwardPart<T>& part : parts_) {
+    part.tile.d_q = d_q + (part.range.first_row - range_.first_row) * q_stride_;
+    kernels_.query_gradients(part.tile);
+  }
 }
 
 template class BackwardTiles<float>;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
 #include "attention/backward_rows.h"
 #include "attention/dropout.h"
 #include "attention/rows.h"
@@ -9,6 +11,15 @@
 #include "support/aligned.h"
 
 namespace qkv {
+
+/// Some rows of the current query block against the current key block, with its dS.
+template <class T>
+struct BackwardPart {
+  TileRange range;
+  TileCover cover;
+  BackwardTile<T> tile;
+  const T* d_scores() const { return tile.d_scores; }
+};
 
 /// Packs one key block and one query block at a time and runs backward tiles over them. One per worker.
 template <class T>
@@ -21,14 +32,13 @@ class BackwardTiles {
   /// Query block `index` of a head becomes current.
   void load_queries(int64_t b, int64_t h, int64_t index);
 
-  /// The current blocks' tile: dS in d_scores(), dK and dV added where wanted. False when no pair is visible.
-  bool run(bool want_keys, bool want_values);
-  /// Adds the tile's dQ (without scale) to `d_q` [rows, q_stride].
+  /// Runs the current blocks' tile, on the edge of a mask in smaller groups of rows; dK and dV are added where wanted.
+  /// Returns the parts in which some pair is visible, with their dS.
+  const std::vector<BackwardPart<T>>& run(bool want_keys, bool want_values);
+  /// Adds the parts' dQ (without scale) to `d_q` [rows of the query block, q_stride].
   void add_query_gradients(T* d_q);
 
   const TileRange& range() const { return range_; }
-  const TileCover& cover() const { return cover_; }
-  const T* d_scores() const { return d_scores_.get(); }
   int64_t scores_stride() const { return kBackwardKeys; }
   int64_t q_stride() const { return q_stride_; }
   int64_t v_stride() const { return v_stride_; }
@@ -42,14 +52,18 @@ class BackwardTiles {
   const T* load_rows(const StoredRows& stored, int64_t stride, T* finite, T* raw, int64_t* found,
                      NonFiniteRows& nonfinite);
 
+  /// Rows [r, r + rows) of the query block.
+  void run_part(int64_t r, int64_t rows);
+  BackwardTile<T> tile_of(const BackwardPart<T>& part, int64_t r);
+
   const Problem& problem_;
   const BucketMap& buckets_;
   const BackwardRows<T>& rows_;
   const AttentionKernels<T>& kernels_;
   int64_t q_stride_, v_stride_;
   TileRange range_;
-  TileCover cover_;
-  BackwardTile<T> tile_{};
+  BackwardTile<T> tile_{};  ///< of the whole query block
+  std::vector<BackwardPart<T>> parts_;
   const T* q_raw_ = nullptr;
   AlignedArray<T> keys_, values_, k_, d_k_, d_v_;                    // of the key block
   AlignedArray<T> q_, q_finite_, d_out_, d_out_finite_;              // of the query block

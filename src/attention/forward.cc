@@ -93,8 +93,7 @@ class ForwardWorker {
     const TileCover cover =
         plan_tile<T>(problem_, buckets_, range, kernels_, {terms_.get(), stride_, distances_.get()});
     if (cover.cover == Cover::empty) return;
-    const bool splits = cover.cover == Cover::partial && !has_additive_terms(problem_) && !has_tensor_masks(problem_);
-    if (splits && rows > kEdgeRows) {
+    if (rows > kEdgeRows && is_edge(problem_, cover)) {
       for (int64_t part = 0; part < rows; part += kEdgeRows) {
         run_tile(item, r + part, std::min(kEdgeRows, rows - part), index);
       }

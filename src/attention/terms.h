@@ -46,6 +46,11 @@ struct TileCover {
   int64_t shared_end = 0;
 };
 
+/// True on the edge of a causal or window mask, where fewer rows at a time leave fewer hidden pairs to compute.
+inline bool is_edge(const Problem& problem, const TileCover& cover) {
+  return cover.cover == Cover::partial && !has_additive_terms(problem) && !has_tensor_masks(problem);
+}
+
 /// relative_bucket of the distances that occur, looked up.
 class BucketMap {
  public:

@@ -38,4 +38,7 @@ inline constexpr int64_t kBackwardKeys = 192;
 /// Rows of one backward tile: sixteen register tiles.
 inline constexpr int64_t kBackwardRows = 96;
 
+/// The same on the edge of a causal or window mask.
+inline constexpr int64_t kBackwardEdgeRows = 24;
+
 }  // namespace qkv

@@ -155,12 +155,7 @@ void BackwardOfTile(const BackwardTile<T>& tile) {
       WeightsOfRow<false, T>(tile, r);
     }
   }
-  constexpr int64_t W = kPanel<T>;
-  for (int64_t c = score.begin; c < score.end; c += W) {
-    Product<Into::kSet, T>(
-        {tile.d_out, tile.v_stride, 1, tile.values + c * tile.Dv, W, tile.d_scores + c, score.scores_stride, tile.Dv},
-        score.rows, kTileVectors);
-  }
+  PanelProducts(score, tile.d_out, tile.v_stride, tile.values, tile.Dv, tile.d_scores);
   for (int64_t r = 0; r < score.rows; ++r) ScoreGradientsOfRow<T>(tile, r);
   if (tile.d_v != nullptr) {
     KeySums(score, score.scores, tile.d_out_finite, tile.v_stride, tile.d_out_nonfinite, tile.d_v);

@@ -26,6 +26,7 @@ struct NonFiniteRows {
   StoredRows source;  ///< where their values are read again
   const int64_t* rows = nullptr;
   int64_t count = 0;
+  int64_t first_row = 0;  ///< of the source, row 0 of the tile
 };
 
 /// How the dropout decisions of a tile are made; see qkv/support/random.h.
@@ -56,7 +57,7 @@ struct ScoreTile {
   int64_t terms_stride;
   int64_t shared_begin;  ///< columns [shared_begin, shared_end), whole vectors, are visible to every row and have no
   int64_t shared_end;    ///< term: `terms` is not read there
-  T* scores;             ///< [rows, scores_stride], written on [begin, end rounded up to a panel)
+  T* scores;             ///< [rows, scores_stride], written on [begin, end rounded up to a vector)
   int64_t scores_stride;
 };
 

@@ -10,6 +10,7 @@
 #define QKV_ATTENTION_SCORES_INL_H_
 #endif
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/attention_kernels.h"
@@ -23,15 +24,23 @@ namespace HWY_NAMESPACE {
 template <class T>
 constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
+/// rows . columns for every pair of the tile, columns packed in panels of `depth` steps; of the last panel only the vectors
+/// that reach below `end`.
+template <class T>
+HWY_INLINE void PanelProducts(const ScoreTile<T>& tile, const T* rows, int64_t rows_stride, const T* panels,
+                              int64_t depth, T* products) {
+  constexpr int64_t W = kPanel<T>;
+  for (int64_t c = tile.begin; c < tile.end; c += W) {
+    const int64_t vectors = std::min<int64_t>(kTileVectors, (tile.end - c + kLanes<T> - 1) / kLanes<T>);
+    Product<Into::kSet, T>({rows, rows_stride, 1, panels + c * depth, W, products + c, tile.scores_stride, depth},
+                           tile.rows, vectors);
+  }
+}
+
 /// q . k for every pair of the tile.
 template <class T>
 HWY_INLINE void RawScores(const ScoreTile<T>& tile) {
-  constexpr int64_t W = kPanel<T>;
-  for (int64_t c = tile.begin; c < tile.end; c += W) {
-    Product<Into::kSet, T>(
-        {tile.q, tile.q_stride, 1, tile.keys + c * tile.D, W, tile.scores + c, tile.scores_stride, tile.D}, tile.rows,
-        kTileVectors);
-  }
+  PanelProducts(tile, tile.q, tile.q_stride, tile.keys, tile.D, tile.scores);
 }
 
 /// What is visible stays above -inf, so that a row of lowest finite scores is a row like any other.
@@ -80,7 +89,7 @@ HWY_INLINE T FinishRow(const ScoreTile<T>& tile, int64_t r) {
     if (Finished || HasTerms(tile, c)) hn::StoreU(x, d, s + c);
     largest = hn::Max(largest, x);
   }
-  for (; c % kPanel<T> != 0 || c < tile.end; c += kLanes<T>) {
+  if (c < tile.end) {
     const auto x = ScoreVector<Finished, T>(tile, r, c, hn::LoadU(d, s + c), nullptr);
     const auto shown = hn::IfThenElse(FirstLanes(d, tile.end - c), x, hidden);
     hn::StoreU(shown, d, s + c);

@@ -8,6 +8,8 @@
 #define QKV_MERGE_INL_H_
 #endif
 
+#include <limits>
+
 #include "kernels/attention_kernels.h"
 #include "kernels/exp-inl.h"
 
@@ -15,9 +17,12 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
 
+/// exp(m - larger): what a triple of maximum m is multiplied by.
 template <class T>
-HWY_INLINE T ExpOfOne(T x) {
-  return hn::GetLane(ExpNonPositive<T>(hn::Set(Tag<T>(), x)));
+HWY_INLINE T FactorTo(T larger, T m) {
+  if (m == larger) return T{1};
+  if (m == -std::numeric_limits<T>::infinity()) return T{0};
+  return hn::GetLane(ExpNonPositive<T>(hn::Set(Tag<T>(), m - larger)));
 }
 
 /// (m, l, O) of row r merged with its block's triple: both are brought to the larger maximum and added. A triple of an
@@ -27,8 +32,8 @@ HWY_INLINE void MergeRow(const ForwardTile<T>& tile, int64_t r, T block_m, T blo
   const Tag<T> d;
   const T m = tile.m[r];
   const T larger = m < block_m ? block_m : m;
-  const T old_factor = m == larger ? T{1} : ExpOfOne<T>(m - larger);
-  const T block_factor = block_m == larger ? T{1} : ExpOfOne<T>(block_m - larger);
+  const T old_factor = FactorTo(larger, m);
+  const T block_factor = FactorTo(larger, block_m);
   tile.m[r] = larger;
   tile.l[r] = tile.l[r] * old_factor + block_l * block_factor;
   T* HWY_RESTRICT out = tile.out + r * tile.v_stride;

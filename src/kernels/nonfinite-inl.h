@@ -50,7 +50,8 @@ template <class T>
 HWY_NOINLINE void AddNonFiniteQueries(const ScoreTile<T>& tile, const NonFiniteRows& items, const T* weights, T* sums,
                                       int64_t sums_stride) {
   for (int64_t n = 0; n < items.count; ++n) {
-    const int64_t r = items.rows[n];
+    const int64_t r = items.rows[n] - items.first_row;
+    if (r < 0 || r >= tile.rows) continue;
     for (int64_t key = tile.begin; key < tile.end; ++key) {
       if (!PairVisible(tile, r, key)) continue;
       AddNonFiniteRow(items, n, weights[r * tile.scores_stride + key], sums + key * sums_stride);
