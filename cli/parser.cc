@@ -30,11 +30,9 @@ constexpr const char* kOverview =
 void build(CLI::App& app, Call& call) {
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("qkv ") + version());
-  app.footer(kOverview);
   app.get_formatter()->column_width(34);
   for (const Verb* verb : kVerbs) {
     CLI::App* sub = app.add_subcommand(verb->name, verb->summary);
-    sub->footer(verb->details);
     verb->add(*sub, call);
   }
   CLI::App* completion = app.add_subcommand("completion", "print a script that completes qkv's options in a shell");
@@ -77,10 +75,17 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   fail(text, help);
 }
 
+/// The parser's help and, as written, what we add to it: later versions of CLI11 would reflow a footer.
 void print_help(const CLI::App& app) {
-  const auto verbs = app.get_subcommands();
-  std::string text = verbs.empty() ? app.help() : verbs.front()->help("qkv");
+  const auto chosen = app.get_subcommands();
+  const std::string name = chosen.empty() ? "" : chosen.front()->get_name();
+  std::string text = chosen.empty() ? app.help() : chosen.front()->help("qkv");
   for (size_t at = text.find("\n\n\n"); at != std::string::npos; at = text.find("\n\n\n", at)) text.erase(at, 1);
+  while (text.ends_with("\n\n")) text.pop_back();
+  if (chosen.empty()) text += std::string("\n") + kOverview + "\n";
+  for (const Verb* verb : kVerbs) {
+    if (name == verb->name) text += std::string("\n") + verb->details + "\n";
+  }
   print(text);
 }
 

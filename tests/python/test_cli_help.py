@@ -30,7 +30,7 @@ def test_help_names_every_verb(qkv, flag):
 def test_help_names_every_option(qkv, verb):
     text = qkv(verb, "--help").stdout
     assert set(OPTIONS[verb]) <= words(text)
-    assert f"Usage: qkv {verb} [OPTIONS]" in text
+    assert f"qkv {verb} [OPTIONS]" in text
     assert all(choice in text for choice in ("top_left", "bottom_right", "bf16") if verb != "info")
 
 

@@ -159,3 +159,21 @@ def test_a_large_file_is_not_read_where_it_is_not_needed(program, tmp_path):
     _, status, usage = os.wait4(process.pid, 0)
     assert status == 0
     assert usage.ru_maxrss < 256 * 1024, "kilobytes"
+
+
+def test_an_input_that_shrinks_while_it_is_read(program, tmp_path):
+    """Its bytes are gone: the program says so, instead of dying of a signal."""
+    tensors = problem(B=1, H=8, Hkv=8, Tq=2048, Tk=2048, D=64, Dv=64)
+    path = write(tmp_path / "in.safetensors", tensors)
+    process = subprocess.Popen([program, "grad", "in.safetensors", "--threads", "1", "-o", "out.safetensors"],
+                               cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    maps = f"/proc/{process.pid}/maps"
+    while process.poll() is None and str(path) not in open(maps).read():
+        pass
+    process.send_signal(signal.SIGSTOP)  # some 100 ms of work lie ahead, all of it on the mapped bytes
+    os.truncate(path, 4096)
+    process.send_signal(signal.SIGCONT)
+    stderr = process.communicate()[1]
+    assert process.returncode == 1
+    assert stderr == "qkv: error: an input file became shorter while it was being read\n"
+    assert not (tmp_path / "out.safetensors").exists()
