@@ -138,7 +138,7 @@ class ForwardWorker {
     const int64_t stored_row = problem_.sequence(item.b).q_begin + i;
     const int64_t number = problem_.row_index(item.b, item.h) + i * problem_.row_step();
     store_row<T>(results_.out, item.b, item.h, stored_row, out, problem_.Dv, inverse);
-    if (results_.lse) store_one<T>(results_.lse, item.b, item.h, stored_row, m + std::log(l));
+    if (results_.lse) store_one<T>(results_.lse, item.b, item.h, stored_row, row_lse(m, l));
     if (results_.row_max != nullptr) {
       results_.row_max[number] = m;
       results_.row_sum[number] = l;
@@ -240,8 +240,9 @@ void attention_lse(const AttentionState& state, const MutableTensorView& lse) {
           to_string(lse.shape()));
   Tensor sums(m.dtype(), lse.shape());
   for (int64_t n = 0; n < m.elements(); ++n) {
-    const double l = load_as_double(m.dtype(), state.row_sum.view().at(n));
-    store_from_double(m.dtype(), sums.mutable_view().at(n), load_as_double(m.dtype(), m.at(n)) + std::log(l));
+    store_from_double(
+        m.dtype(), sums.mutable_view().at(n),
+        row_lse(load_as_double(m.dtype(), m.at(n)), load_as_double(m.dtype(), state.row_sum.view().at(n))));
   }
   copy(sums.view(), lse);
 }

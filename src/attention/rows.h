@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "attention/problem.h"
 #include "kernels/attention_kernels.h"
@@ -20,7 +21,14 @@ void store_one(const Operand& operand, int64_t b, int64_t h, int64_t row, T valu
   store_as<T>(operand.dtype, operand.mutable_at(b, h, row, 0), value);
 }
 
-/// Stores a row of compute values times `factor`, rounded once to the operand's dtype.
+/// m + log l, the same bits wherever lse is asked for.
+template <class T>
+T row_lse(T m, T l) {
+  return static_cast<T>(static_cast<double>(m) + std::log(static_cast<double>(l)));
+}
+
+/// Stores a row of compute values times `factor`, rounded once to the operand's dtype. Adding 0 makes -0 a 0: the sum of
+/// nothing times a negative factor has the bits of a row that was never summed.
 template <class T>
 void store_row(const Operand& operand, int64_t b, int64_t h, int64_t row, const T* values, int64_t columns, T factor) {
   char* to = static_cast<char*>(operand.mutable_at(b, h, row, 0));
@@ -28,16 +36,16 @@ void store_row(const Operand& operand, int64_t b, int64_t h, int64_t row, const 
   if (operand.dtype == DTypeOf<T>::value) {
     T* out = reinterpret_cast<T*>(to);
     if (step == 1) {
-      for (int64_t c = 0; c < columns; ++c) out[c] = values[c] * factor;
+      for (int64_t c = 0; c < columns; ++c) out[c] = values[c] * factor + T{0};
     } else {
-      for (int64_t c = 0; c < columns; ++c) out[c * step] = values[c] * factor;
+      for (int64_t c = 0; c < columns; ++c) out[c * step] = values[c] * factor + T{0};
     }
   } else if (operand.dtype == DType::bf16) {
     BFloat16* out = reinterpret_cast<BFloat16*>(to);
-    for (int64_t c = 0; c < columns; ++c) out[c * step] = to_bfloat16(static_cast<float>(values[c] * factor));
+    for (int64_t c = 0; c < columns; ++c) out[c * step] = to_bfloat16(static_cast<float>(values[c] * factor + T{0}));
   } else {
     for (int64_t c = 0; c < columns; ++c) {
-      store_as<T>(operand.dtype, to + c * step * operand.element_size, values[c] * factor);
+      store_as<T>(operand.dtype, to + c * step * operand.element_size, values[c] * factor + T{0});
     }
   }
 }

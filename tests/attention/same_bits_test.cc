@@ -4,6 +4,7 @@
 // or padded, every time.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "operation.h"
@@ -112,6 +113,27 @@ TEST(same_bits, of_queries_alone) {
     ++compared;
   }
   EXPECT_GT(compared, 80);
+}
+
+TEST(same_bits, of_an_empty_query_alone_under_a_negative_scale) {
+  TestProblem problem({.seed = 4, .Tq = 23, .Tk = 23});
+  const int64_t length = 3;
+  problem.options.scale = -0.3;
+  problem.options.query_lengths = TensorView(&length, Dims{1});
+  const AttentionReference all = run_operation(problem);
+  const AttentionReference alone = run_operation(query_chunk(problem, 5, 9));
+  expect_part(all.d_q, alone.d_q, 2, 5, "d_q");
+  for (const double value : elements(alone.d_q.view())) EXPECT_FALSE(std::signbit(value));
+}
+
+TEST(same_bits, of_lse_from_the_forward_and_from_its_state) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    const TestProblem problem(spec_of(seed));
+    Tensor out(problem.q.dtype(), problem.out_shape());
+    Tensor lse(problem.lse_dtype(), problem.lse_shape());
+    attention_forward(problem.q, problem.k, problem.v, problem.options, out.mutable_view(), lse.mutable_view());
+    expect_part(run_operation(problem, {.backward = false}).lse, lse, 0, 0, "lse");
+  }
 }
 
 /// Three sequences of [H, length, width] rows, padded to [B, H, T, width] and packed to [total, H, width].
