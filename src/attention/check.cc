@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SEMANTICS sections 1 to 4 as refusals: whatever passes here has a meaning, and nothing after it fails.
+// docs/semantics.md as refusals: whatever passes here has a meaning, and nothing after it fails.
 // Each function takes one group of options, reads it into the problem, and says what it refuses.
 #include "attention/check.h"
 

@@ -20,7 +20,7 @@ void raise(double& largest, double term) {
   if (std::isfinite(term)) largest = std::max(largest, std::fabs(term));
 }
 
-/// Terms of one row, from the formulas of SEMANTICS section 5 with every product taken alone.
+/// Terms of one row, from the gradients of docs/semantics.md with every product taken alone.
 class RowTerms {
  public:
   RowTerms(const Problem& problem, const Operand& d_out, const Operand& d_lse, LargestTerms& terms)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One head of the definition, one row at a time, in plain loops: SEMANTICS sections 2 to 5 word for word. T is the
+// One head of the definition, one row at a time, in plain loops: docs/semantics.md word for word. T is the
 // arithmetic. Every sum runs in the order of its index; loops are nested so that the inner one runs along memory.
 #pragma once
 

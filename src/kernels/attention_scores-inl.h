@@ -24,8 +24,8 @@ namespace HWY_NAMESPACE {
 template <class T>
 constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-/// rows . columns for every pair of the tile, columns packed in panels of `depth` steps; of the last panel only the vectors
-/// that reach below `end`.
+/// rows . columns for every pair of the tile, columns packed in panels of `depth` steps; of the last panel only the
+/// vectors that reach below `end`.
 template <class T>
 HWY_INLINE void PanelProducts(const ScoreTile<T>& tile, const T* rows, int64_t rows_stride, const T* panels,
                               int64_t depth, T* products) {

@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "script"))
 import lint_rules  # noqa: E402
+import wrap_comments  # noqa: E402
 
 CODE = """
 namespace a {
@@ -95,3 +96,13 @@ def test_links_paths_and_first_lines_of_a_whole_tree(tmp_path):
         "README.md: speaks of src/gone.cc, which does not exist",
         "src/tensor/a.cc: the first line must name the licence: SPDX-License-Identifier: Apache-2.0",
     ]
+
+
+def test_long_comments_are_wrapped_and_formulas_kept():
+    words = "word " * 30
+    lines = [f"  // {words}end", "  // goes on", "  //   s = q k", "int x;  // " + words, f"/// {words}end", "f();"]
+    result = wrap_comments.wrapped(lines)
+    assert result[1] == "  // word word word word word word word end goes on"
+    assert result[2:4] == lines[2:4]
+    assert result[5:] == ["/// word word word word word word word end", "f();"]
+    assert all(len(line) <= 120 for line in result if not line.startswith("int"))
