@@ -43,7 +43,7 @@ BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state
                        .inverse_l = AlignedArray<T>(count),
                        .inverse_l_low = AlignedArray<T>(count),
                        .sink_weight = AlignedArray<T>(count),
-                       .is_whole = AlignedArray<uint8_t>(count),
+                       .whole_block = AlignedArray<int64_t>(count),
                        .delta = AlignedArray<T>(count),
                        .final_delta = AlignedArray<T>(count)};
   parallel_for(problem.B * problem.H, problem.threads, [&](int64_t head, int) {
@@ -62,8 +62,10 @@ BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state
         rows.sink_weight[to] = std::exp(sink_of<T>(problem, h) - rows.m[to]) * rows.inverse_l[to];
       }
       const KeyRange range = visible_range(problem, sequence, i);
-      rows.is_whole[to] = range.empty() || range.begin / kBackwardKeys == (range.end - 1) / kBackwardKeys ? 1 : 0;
-      double product = rows.is_whole[to] != 0 ? 0 : row_product(d_out, state.out, b, h, row, problem.Dv);
+      const int64_t first_block = range.begin / kBackwardKeys;
+      const bool is_whole = range.empty() || first_block == (range.end - 1) / kBackwardKeys;
+      rows.whole_block[to] = is_whole ? first_block : -1;
+      double product = is_whole ? 0 : row_product(d_out, state.out, b, h, row, problem.Dv);
       // Infinity times the zero output of an empty row is not its gradient.
       if (!std::isfinite(product) && !sees_any_key(problem, b, h, i)) product = 0;
       if (d_lse) product -= load_as_double(d_lse.dtype, d_lse.at(b, h, row, 0));

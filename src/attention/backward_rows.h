@@ -22,12 +22,12 @@ template <class T>
 struct BackwardRows {
   Operand d_out;
   AlignedArray<T> m;
-  AlignedArray<T> inverse_l;       ///< 0 for an empty row
-  AlignedArray<T> inverse_l_low;   ///< 1/l - inverse_l
-  AlignedArray<T> sink_weight;     ///< exp(sink - m) / l; 0 without a sink
-  AlignedArray<uint8_t> is_whole;  ///< every key the row may see is in one key block
-  AlignedArray<T> delta;           ///< of whole rows: -dLSE
-  AlignedArray<T> final_delta;     ///< of whole rows complete once their tile has run
+  AlignedArray<T> inverse_l;          ///< 0 for an empty row
+  AlignedArray<T> inverse_l_low;      ///< 1/l - inverse_l
+  AlignedArray<T> sink_weight;        ///< exp(sink - m) / l; 0 without a sink
+  AlignedArray<int64_t> whole_block;  ///< the one key block with every key the row may see; -1: there are several
+  AlignedArray<T> delta;              ///< of whole rows: -dLSE
+  AlignedArray<T> final_delta;        ///< of whole rows complete once their tile has run
 };
 
 template <class T>

@@ -30,7 +30,8 @@ BackwardTiles<T>::BackwardTiles(const Problem& problem, const BucketMap& buckets
       k_found_(kBackwardKeys),
       q_found_(kBackwardRows),
       d_out_found_(kBackwardRows),
-      row_keys_(kBackwardRows) {
+      row_keys_(kBackwardRows),
+      is_whole_row_(kBackwardRows) {
   tile_.score.q_stride = q_stride_;
   tile_.score.keys = keys_.get();
   tile_.score.D = problem.D;
@@ -46,6 +47,7 @@ BackwardTiles<T>::BackwardTiles(const Problem& problem, const BucketMap& buckets
   tile_.k = k_.get();
   tile_.d_scores = d_scores_.get();
   tile_.factors = factors_.get();
+  tile_.is_whole_row = is_whole_row_.get();
   parts_.reserve(ceil_divide(kBackwardRows, kBackwardEdgeRows));
 }
 
@@ -101,13 +103,16 @@ void BackwardTiles<T>::load_queries(int64_t b, int64_t h, int64_t index) {
   tile_.delta = rows_.delta.get() + first;
   tile_.final_delta = rows_.final_delta.get() + first;
   tile_.sink_weight = rows_.sink_weight.get() + first;
-  tile_.is_whole_row = rows_.is_whole.get() + first;
 }
 
 template <class T>
 const std::vector<BackwardPart<T>>& BackwardTiles<T>::run(bool want_keys, bool want_values) {
   tile_.d_k = want_keys ? d_k_.get() : nullptr;
   tile_.d_v = want_values ? d_v_.get() : nullptr;
+  // A row has one tile that completes its delta, whatever other rows bring it into more of them.
+  const int64_t first = contiguous_row(problem_, range_.b, range_.h) + range_.first_row;
+  const int64_t block = range_.first_key / kBackwardKeys;
+  for (int64_t r = 0; r < range_.rows; ++r) is_whole_row_[r] = rows_.whole_block[first + r] == block ? 1 : 0;
   parts_.clear();
   run_part(0, range_.rows);
   return parts_;

@@ -70,6 +70,7 @@ class BackwardTiles {
   AlignedArray<T> scores_, d_scores_, factors_, terms_, distances_;  // of the tile
   AlignedArray<int64_t> k_found_, q_found_, d_out_found_;
   AlignedArray<uint64_t> row_keys_;
+  AlignedArray<uint8_t> is_whole_row_;
 };
 
 }  // namespace qkv

@@ -44,6 +44,14 @@ INSTANTIATE_TEST_SUITE_P(f16, EachFeature, testing::ValuesIn(features(DType::f16
 
 TEST(accuracy, random_problems) { sweep(1, 250, 130); }
 TEST(accuracy, random_problems_of_several_blocks) { sweep(10'000, 10'020, 700); }
+// delta of a row whose keys lie in one key block is completed by that tile. Where the query block's other rows reached
+// into the next key block too, its tile completed it a second time, from no keys: d_sinks lost the row.
+TEST(accuracy, of_sink_gradients_where_only_some_rows_reach_the_next_key_block) {
+  for (const uint32_t mask : {kCausalBottomRight, kCausalOffset, kWindow, kKeyLengths}) {
+    expect_accurate(
+        TestProblem({.seed = 4, .H = 1, .Hkv = 1, .Tq = 300, .Tk = 350, .D = 16, .Dv = 16, .features = kSinks | mask}));
+  }
+}
 TEST(LongAccuracy, random_problems) { sweep(20'000, 24'000, 130); }
 TEST(LongAccuracy, random_problems_of_several_blocks) { sweep(30'000, 30'300, 1100); }
 
