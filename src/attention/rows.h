@@ -27,8 +27,8 @@ T row_lse(T m, T l) {
   return static_cast<T>(static_cast<double>(m) + std::log(static_cast<double>(l)));
 }
 
-/// Stores a row of compute values times `factor`, rounded once to the operand's dtype. Adding 0 makes -0 a 0: the sum of
-/// nothing times a negative factor has the bits of a row that was never summed.
+/// Stores a row of compute values times `factor`, rounded once to the operand's dtype. Adding 0 makes -0 a 0: the sum
+/// of nothing times a negative factor has the bits of a row that was never summed.
 template <class T>
 void store_row(const Operand& operand, int64_t b, int64_t h, int64_t row, const T* values, int64_t columns, T factor) {
   char* to = static_cast<char*>(operand.mutable_at(b, h, row, 0));
