@@ -49,11 +49,17 @@ const KernelSet* find(const std::string& target) {
   fail("target: expected one of ", known, " on this machine, got '", target, "'");
 }
 
-/// What QKV_TARGET names, read once; null when it is not set.
-const char* environment_target() {
-  static const char* const name = std::getenv("QKV_TARGET");  // NOLINT(concurrency-mt-unsafe)
-  return name;
+/// What QKV_TARGET names, "" when it is not set. A copy: later calls of setenv() may move the environment.
+const std::string& environment_target() {
+  static const std::string target = [] {
+    const char* value = std::getenv("QKV_TARGET");  // NOLINT(concurrency-mt-unsafe)
+    return std::string(value != nullptr ? value : "");
+  }();
+  return target;
 }
+
+/// Reads it at start-up, not when the first call comes.
+[[maybe_unused]] const bool environment_read = (environment_target(), true);
 
 std::atomic<const KernelSet*> chosen{nullptr};
 
@@ -65,9 +71,10 @@ RegisterKernels::RegisterKernels(int64_t target, const AttentionKernels<double>*
 const KernelSet& kernels() {
   const KernelSet* set = chosen.load(std::memory_order_acquire);
   if (set == nullptr) {
-    const char* name = environment_target();
-    set = name != nullptr && *name != '\0' ? find(name) : supported().front();
-    chosen.store(set, std::memory_order_release);
+    const std::string& target = environment_target();
+    const KernelSet* first = target.empty() ? supported().front() : find(target);
+    // A choice that another thread has made meanwhile stands.
+    if (chosen.compare_exchange_strong(set, first, std::memory_order_acq_rel)) set = first;
   }
   return *set;
 }

@@ -15,7 +15,6 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -97,7 +96,7 @@ void run_threads(Region* region, int workers) {
   threads.reserve(static_cast<size_t>(workers - 1));
   try {
     for (int worker = 1; worker < workers; ++worker) threads.emplace_back([=] { region->work(worker); });
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // no thread, or no memory for one
     // Fewer workers do the same work.
   }
   region->work(0);
