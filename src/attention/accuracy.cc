@@ -105,8 +105,7 @@ std::string AccuracyComparison::text() const {
 }
 
 double largest_error(const TensorView& result, const TensorView& reference) {
-  require(result.shape() == reference.shape(), "results of shapes ", to_string(result.shape()), " and ",
-          to_string(reference.shape()));
+  require(result.shape() == reference.shape(), "results of shapes ", result.shape(), " and ", reference.shape());
   double largest = 0;
   const int64_t count = result.elements();
   for (int64_t i = 0; i < count; ++i) {

@@ -29,8 +29,8 @@ void check_main_ranks(const TensorView& q, const TensorView& k, const TensorView
   require(is_floating(q.dtype()), "attention: q must be f64, f32, bf16 or f16, got ", name(q.dtype()));
   require(k.dtype() == q.dtype(), "attention: k is ", name(k.dtype()), ", q is ", name(q.dtype()));
   require(v.dtype() == q.dtype(), "attention: v is ", name(v.dtype()), ", q is ", name(q.dtype()));
-  require(!packed || q.rank() == 3, "attention: packed q must be [total, heads, width], got ", to_string(q.shape()));
-  require(q.rank() >= 2 && q.rank() <= 4, "attention: q must have 2, 3 or 4 axes, got ", to_string(q.shape()));
+  require(!packed || q.rank() == 3, "attention: packed q must be [total, heads, width], got ", q.shape());
+  require(q.rank() >= 2 && q.rank() <= 4, "attention: q must have 2, 3 or 4 axes, got ", q.shape());
   require(k.rank() == q.rank(), "attention: k has ", k.rank(), " axes, q has ", q.rank());
   require(v.rank() == q.rank(), "attention: v has ", v.rank(), " axes, q has ", q.rank());
 }
@@ -124,7 +124,7 @@ void check_integers(const TensorView& view, const char* name, const Dims& shape)
 void check_starts(const TensorView& starts, const char* name, int64_t total, const char* tensor) {
   check_memory(starts, name);
   require(starts.rank() == 1 && starts.size(0) >= 1, "attention: ", name, " must be [sequences + 1], got ",
-          to_string(starts.shape()));
+          starts.shape());
   check_dtype(starts, name, DType::i64, DType::i32);
   require(integer_at(starts, 0) == 0, "attention: ", name, " must begin at 0, got ", integer_at(starts, 0));
   for (int64_t s = 1; s < starts.size(0); ++s) {
@@ -240,7 +240,7 @@ void read_table(Problem& problem, const AttentionOptions& options) {
   const TensorView& table = options.table;
   check_dtype(table, "table", problem.is_f64() ? DType::f64 : DType::f32);
   require(table.rank() == 2 && table.size(0) == problem.H, "attention: table must be [", problem.H, ", buckets], got ",
-          to_string(table.shape()));
+          table.shape());
   check_memory(table, "table");
   const bool bidirectional = options.buckets.kind == Buckets::Kind::bidirectional;
   const int64_t buckets = table.size(1);

@@ -50,7 +50,7 @@ void check_twin(const TensorView& view, const char* name, const TensorView& tens
 
 void check_scale_twin(const Problem& problem, const TensorView& view, const char* name) {
   require(view.rank() == 0 || (view.rank() == 1 && view.size(0) == 1), "attention: ", name, " must be [1] or [], got ",
-          to_string(view.shape()));
+          view.shape());
   check_memory(view, name);
   check_dtype(view, name, problem.is_f64() ? DType::f64 : DType::f32);
 }
@@ -74,7 +74,7 @@ void check_overlap(std::initializer_list<NamedView> inputs, const AttentionOptio
   for (const NamedView& output : outputs) {
     if (!output.view) continue;
     require(!overlaps_itself(output.view), "attention: ", output.name, " overlaps itself, strides ",
-            to_string(output.view.strides()));
+            output.view.strides());
     for (const NamedView& other : all) {
       require(!other.view || !overlap(output.view, other.view), "attention: ", output.name, " overlaps ", other.name);
     }

@@ -51,43 +51,40 @@ void check_memory(const TensorView& view, const char* name) {
   require(static_cast<bool>(view), "attention: ", name, " is needed, none came");
   bool empty = false;
   for (int axis = 0; axis < view.rank(); ++axis) {
-    require(view.size(axis) >= 0, "attention: ", name, " has a negative size, ", to_string(view.shape()));
-    require(view.size(axis) <= kLargestPosition, "attention: ", name, " has a size beyond 2^60, ",
-            to_string(view.shape()));
+    require(view.size(axis) >= 0, "attention: ", name, " has a negative size, ", view.shape());
+    require(view.size(axis) <= kLargestPosition, "attention: ", name, " has a size beyond 2^60, ", view.shape());
     empty = empty || view.size(axis) == 0;
   }
   int64_t bytes = empty ? 0 : size_of(view.dtype());
   for (int axis = 0; axis < view.rank(); ++axis) {
-    require(!__builtin_mul_overflow(bytes, view.size(axis), &bytes), "attention: ", name, " of shape ",
-            to_string(view.shape()), " does not fit 64 bits");
+    require(!__builtin_mul_overflow(bytes, view.size(axis), &bytes), "attention: ", name, " of shape ", view.shape(),
+            " does not fit 64 bits");
   }
-  require(empty || byte_extent(view) >= 0, "attention: ", name, " has strides that leave 64 bits, ",
-          to_string(view.strides()));
-  require(empty || view.data() != nullptr, "attention: ", name, " of shape ", to_string(view.shape()),
-          " has a null data pointer");
+  require(empty || byte_extent(view) >= 0, "attention: ", name, " has strides that leave 64 bits, ", view.strides());
+  require(empty || view.data() != nullptr, "attention: ", name, " of shape ", view.shape(), " has a null data pointer");
   require(reinterpret_cast<uintptr_t>(view.data()) % static_cast<uintptr_t>(size_of(view.dtype())) == 0 || empty,
           "attention: ", name, " must be aligned to its ", size_of(view.dtype()), "-byte elements");
 }
 
 void check_shape(const TensorView& view, const char* name, const Dims& shape) {
-  require(static_cast<bool>(view), "attention: ", name, " of shape ", to_string(shape), " is needed, none came");
-  require(view.shape() == shape, "attention: ", name, " must be ", to_string(shape), ", got ", to_string(view.shape()));
+  require(static_cast<bool>(view), "attention: ", name, " of shape ", shape, " is needed, none came");
+  require(view.shape() == shape, "attention: ", name, " must be ", shape, ", got ", view.shape());
   check_memory(view, name);
 }
 
 void check_axes(const TensorView& view, const char* name, int rank, const std::array<int64_t, 4>& full,
                 const std::array<bool, 4>& broadcast) {
   if (rank == 4) {
-    require(view.rank() == 4, "attention: ", name, " must have 4 axes as q, got ", to_string(view.shape()));
+    require(view.rank() == 4, "attention: ", name, " must have 4 axes as q, got ", view.shape());
   } else {
     require(view.rank() == rank || view.rank() == 4, "attention: ", name, " must have ", rank, " axes as q, or 4, got ",
-            to_string(view.shape()));
+            view.shape());
   }
   for (int axis = 0; axis < view.rank(); ++axis) {
     const size_t position = static_cast<size_t>(4 - view.rank() + axis);
     const bool fits = view.size(axis) == full[position] || (broadcast[position] && view.size(axis) == 1);
     require(fits, "attention: ", name, " must be ", broadcast_shape(view.rank(), full, broadcast), ", got ",
-            to_string(view.shape()));
+            view.shape());
   }
   check_memory(view, name);
 }

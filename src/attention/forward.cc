@@ -236,8 +236,7 @@ void attention_lse(const AttentionState& state, const MutableTensorView& lse) {
   for (int axis = 0; fits && axis < m.rank(); ++axis) {
     fits = m.size(axis) == (axis < skipped ? 1 : lse.size(axis - skipped));
   }
-  require(fits, "attention: lse must have the rows of the state, ", to_string(m.shape()), ", got ",
-          to_string(lse.shape()));
+  require(fits, "attention: lse must have the rows of the state, ", m.shape(), ", got ", lse.shape());
   Tensor sums(m.dtype(), lse.shape());
   for (int64_t n = 0; n < m.elements(); ++n) {
     store_from_double(

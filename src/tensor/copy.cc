@@ -127,8 +127,8 @@ void copy_floats(const TensorView& source, const MutableTensorView& target, cons
 }  // namespace
 
 void copy(const TensorView& source, const MutableTensorView& target) {
-  require(source.shape() == target.shape(), "copy: the source has shape ", to_string(source.shape()), ", the target ",
-          to_string(target.shape()));
+  require(source.shape() == target.shape(), "copy: the source has shape ", source.shape(), ", the target ",
+          target.shape());
   const bool same = source.dtype() == target.dtype();
   require(same || (is_floating(source.dtype()) && is_floating(target.dtype())), "copy: ", name(source.dtype()),
           " is not converted to ", name(target.dtype()), ", only floating types are converted");

@@ -221,10 +221,10 @@ NpyHeader parse_npy_header(const char* bytes, size_t size, const std::string& fi
     empty = empty || extent == 0;
     fits = fits && !__builtin_mul_overflow(needed, extent, &needed);
   }
-  require(fits || empty, file, ": the bytes of shape ", to_string(header.shape), " of ", name(header.dtype),
+  require(fits || empty, file, ": the bytes of shape ", header.shape, " of ", name(header.dtype),
           " do not fit 64 bits");
   if (empty) needed = 0;
-  require(static_cast<size_t>(needed) == size - header.data_begin, file, ": shape ", to_string(header.shape), " of ",
+  require(static_cast<size_t>(needed) == size - header.data_begin, file, ": shape ", header.shape, " of ",
           name(header.dtype), " needs ", needed, " bytes of data, but ", size - header.data_begin,
           " follow the header");
   return header;

@@ -68,14 +68,14 @@ SafetensorsEntry check_entry(const RawEntry& raw, uint64_t data_size, const Wher
     fits = fits && !__builtin_mul_overflow(needed, entry.shape[entry.shape.rank() - 1], &needed);
   }
   const bool empty = std::find(raw.shape.begin(), raw.shape.end(), 0u) != raw.shape.end();
-  if (!fits && !empty) fail(where, ": the bytes of shape ", to_string(entry.shape), " do not fit 64 bits");
+  if (!fits && !empty) fail(where, ": the bytes of shape ", entry.shape, " do not fit 64 bits");
   if (empty) needed = 0;
   const uint64_t begin = raw.offsets[0], end = raw.offsets[1];
   require(begin <= end, where, ": data_offsets [", begin, ", ", end, "] run backwards");
   require(end <= data_size, where, ": data_offsets end at ", end, ", the data has ", data_size, " bytes");
   if (end - begin != static_cast<uint64_t>(needed)) {
-    fail(where, ": shape ", to_string(entry.shape), " of ", raw.dtype, " needs ", needed, " bytes, data_offsets [",
-         begin, ", ", end, "] give ", end - begin);
+    fail(where, ": shape ", entry.shape, " of ", raw.dtype, " needs ", needed, " bytes, data_offsets [", begin, ", ",
+         end, "] give ", end - begin);
   }
   entry.begin = static_cast<size_t>(begin);
   return entry;

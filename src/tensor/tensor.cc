@@ -20,7 +20,7 @@ Tensor::Tensor(DType dtype, const Dims& shape) {
   // calloc, not aligned_alloc and a loop: fresh pages from the system are zero already and stay untouched until used.
   void* memory = std::calloc(static_cast<size_t>(padded), 1);
   if (memory == nullptr) {
-    throw SystemError(concat("no memory for a tensor of shape ", to_string(shape), " (", bytes, " bytes)"));
+    throw SystemError(concat("no memory for a tensor of shape ", shape, " (", bytes, " bytes)"));
   }
   owner_ = std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
   const uintptr_t mask = static_cast<uintptr_t>(kAlignment) - 1;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "qkv/tensor/view.h"
 
+#include <ostream>
+
 #include <algorithm>
 
 #include "qkv/support/error.h"
@@ -30,17 +32,19 @@ std::string to_string(const Dims& dims) {
   return text + "]";
 }
 
+std::ostream& operator<<(std::ostream& out, const Dims& dims) { return out << to_string(dims); }
+
 int64_t element_count(const Dims& shape) {
   bool fits = true;
   bool empty = false;
   int64_t count = 1;
   for (const int64_t size : shape) {
-    require(size >= 0, "a shape of ", to_string(shape), " has a negative size");
+    require(size >= 0, "a shape of ", shape, " has a negative size");
     empty = empty || size == 0;
     fits = fits && !__builtin_mul_overflow(count, size, &count);
   }
   if (empty) return 0;
-  require(fits, "the number of elements of a shape of ", to_string(shape), " does not fit 64 bits");
+  require(fits, "the number of elements of a shape of ", shape, " does not fit 64 bits");
   return count;
 }
 
@@ -58,7 +62,7 @@ Dims contiguous_strides(const Dims& shape) {
 
 TensorView::TensorView(DType dtype, const void* data, const Dims& shape, const Dims& strides)
     : present_(true), dtype_(dtype), shape_(shape), strides_(strides), data_(data) {
-  require(shape.rank() == strides.rank(), "a view of shape ", to_string(shape), " has strides ", to_string(strides),
+  require(shape.rank() == strides.rank(), "a view of shape ", shape, " has strides ", strides,
           ": one stride per axis is expected");
   element_count(shape);
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <string>
 #include <type_traits>
 
@@ -34,6 +35,8 @@ class Dims {
 
 /// "[2, 3, 4]"
 std::string to_string(const Dims& dims);
+/// The same, for messages that are put together only when they are needed.
+std::ostream& operator<<(std::ostream& out, const Dims& dims);
 /// Product of the sizes; throws Error when it does not fit 64 bits or a size is negative.
 int64_t element_count(const Dims& shape);
 /// Row-major strides, in elements.
