@@ -58,9 +58,7 @@ BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state
       rows.m[to] = load_as<T>(DTypeOf<T>::value, state.row_max.at(0, 0, number, 0));
       rows.inverse_l[to] = l == 0 ? T{0} : 1 / l;
       rows.inverse_l_low[to] = l == 0 ? T{0} : std::fma(-l, rows.inverse_l[to], T{1}) * rows.inverse_l[to];
-      if (problem.sinks) {
-        rows.sink_weight[to] = std::exp(sink_of<T>(problem, h) - rows.m[to]) * rows.inverse_l[to];
-      }
+      rows.sink_weight[to] = sink_weight(problem, h, rows.m[to], l);
       const KeyRange range = visible_range(problem, sequence, i);
       const int64_t first_block = range.begin / kBackwardKeys;
       const bool is_whole = range.empty() || first_block == (range.end - 1) / kBackwardKeys;

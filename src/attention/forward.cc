@@ -131,7 +131,7 @@ class ForwardWorker {
   void finish_row(const RowItem& item, int64_t r) {
     T m = m_[r];
     T l = l_[r];
-    const T factor = merge_sink(sink_of<T>(problem_, item.h), m, l);
+    const T factor = merge_sink(problem_, item.h, m, l);
     const T inverse = l == 0 ? T{0} : factor / l;
     T* out = out_.get() + r * cache_.value_stride();
     const int64_t i = item.first_row + r;

@@ -74,7 +74,7 @@ class EdgeProbe {
     tiles_.load({b_, h_, query_, 1});
     std::fill_n(scores_.get(), sequence().Tk, kHidden);
     visible_.clear();
-    undefined_ = std::isnan(sink_of<T>(problem_, h_));
+    undefined_ = makes_row_nan(sink_of<T>(problem_, h_));
     for (int64_t index = 0; index * tiles_.block_keys() < sequence().Tk; ++index) {
       const ScoreBlock<T> block = tiles_.tile(0, index);
       const int64_t end = std::min(block.end, sequence().Tk - block.first_key);

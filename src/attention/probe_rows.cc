@@ -110,7 +110,7 @@ template <class T>
 RowResult<T> finish_row(const RowSummary<T>& row, T sink, const AttentionKernels<T>& kernels) {
   RowResult<T> result;
   if (row.first < 0) return result;
-  if (row.undefined || std::isnan(sink)) {
+  if (row.undefined || makes_row_nan(sink)) {
     constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
     return {{T{0}, kNan}, kNan, kNan, row.first};
   }

@@ -15,15 +15,37 @@ T sink_of(const Problem& problem, int64_t h) {
   return load_as<T>(problem.sinks.dtype, problem.sinks.at(0, h, 0, 0));
 }
 
-/// Merges the triple (sink, 1, 0) into a row's (m, l); returns the factor its O is to be multiplied by.
+/// NaN and +inf leave a row that sees keys no distribution.
 template <class T>
-T merge_sink(T sink, T& m, T& l) {
-  if (sink == -std::numeric_limits<T>::infinity()) return T{1};
+bool makes_row_nan(T sink) {
+  return std::isnan(sink) || sink == std::numeric_limits<T>::infinity();
+}
+
+/// Merges the triple (sink, 1, 0) into a row's (m, l); returns the factor its O is to be multiplied by. A row that sees
+/// no key becomes (sink, 1), whatever the sink is: out is 0 and lse the sink.
+template <class T>
+T merge_sink(const Problem& problem, int64_t h, T& m, T& l) {
+  constexpr T kEmpty = -std::numeric_limits<T>::infinity();
+  if (!problem.sinks) return T{1};
+  const T sink = sink_of<T>(problem, h);
+  if (m == kEmpty && l == 0) {  // a NaN row has this m too
+    m = sink;
+    l = 1;
+    return T{0};
+  }
+  if (sink == kEmpty) return T{1};
   const T larger = m < sink ? sink : m;
   const T row_factor = std::exp(m - larger);
   l = l * row_factor + std::exp(sink - larger);
   m = larger;
   return row_factor;
+}
+
+/// exp(sink - m) / l of a row that merge_sink left. With infinite or NaN m, l is 1 in a row that sees no key alone.
+template <class T>
+T sink_weight(const Problem& problem, int64_t h, T m, T l) {
+  if (!problem.sinks) return T{0};
+  return l == 1 && !std::isfinite(m) ? T{1} : std::exp(sink_of<T>(problem, h) - m) / l;
 }
 
 }  // namespace qkv

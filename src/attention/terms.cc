@@ -5,6 +5,7 @@
 // Terms are added to one another before they meet the score.
 #include "attention/terms.h"
 
+#include <cmath>
 #include <limits>
 
 #include "attention/bias.h"
@@ -16,6 +17,18 @@ namespace {
 template <class T>
 constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
+/// A sum of finite numbers, however low: -inf hides by rule, never because T ran out of range.
+template <class T>
+T raised(T sum) {
+  return sum < std::numeric_limits<T>::lowest() ? std::numeric_limits<T>::lowest() : sum;
+}
+
+/// a + b where -inf in either hides, whatever the other is.
+template <class T>
+T sum_of_terms(T a, T b) {
+  return a == kHidden<T> || b == kHidden<T> ? kHidden<T> : raised(a + b);
+}
+
 /// ALiBi and the relative table depend on i - j alone: one array serves every row of the tile, shifted by one a row.
 /// Row r, column c finds its term at distances[c + rows - 1 - r].
 template <class T>
@@ -26,9 +39,12 @@ void fill_distances(const Problem& problem, const BucketMap& buckets, const Tile
   for (int64_t n = 0; n < tile.rows + tile.keys - 1; ++n) {
     const int64_t distance = last_row + offset - (tile.first_key + n);
     T term = 0;
-    if (problem.slopes) term += slope * static_cast<T>(alibi_distance(distance));
+    if (problem.slopes) {
+      const T product = slope * static_cast<T>(alibi_distance(distance));
+      term = std::isinf(slope) ? product : raised(product);
+    }
     if (problem.table) {
-      term += load_as<T>(problem.table.dtype, problem.table.at(0, tile.h, 0, buckets(distance)));
+      term = sum_of_terms(term, load_as<T>(problem.table.dtype, problem.table.at(0, tile.h, 0, buckets(distance))));
     }
     distances[n] = term;
   }
@@ -134,7 +150,7 @@ void fill_row(const Problem& problem, const TileRange& tile, TileCover cover, in
   fill_bias(problem, tile, r, begin, end, row);
   if (distances != nullptr) {
     const T* terms = distances + tile.rows - 1 - r;
-    for (int64_t c = begin; c < end; ++c) row[c] += terms[c];
+    for (int64_t c = begin; c < end; ++c) row[c] = sum_of_terms(row[c], terms[c]);
   }
   if (problem.mask) hide_by_mask(problem, tile, r, begin, end, row);
   if (problem.query_segment) hide_by_segment(problem, tile, r, begin, end, row);

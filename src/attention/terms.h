@@ -22,7 +22,9 @@ struct TileRange {
 /// True when the problem adds something to scores: the kernels then need final scores (see attention_scores-inl.h).
 inline bool has_additive_terms(const Problem& problem) { return problem.bias || problem.slopes || problem.table; }
 inline bool needs_finished_scores(const Problem& problem) {
-  return has_additive_terms(problem) || problem.softcap > 0 || problem.scale == 0;
+  // A scale below f32's range is 0 there.
+  const bool vanishes = problem.is_f64() ? problem.scale == 0 : static_cast<float>(problem.scale) == 0;
+  return has_additive_terms(problem) || problem.softcap > 0 || vanishes;
 }
 /// Masks whose shape only their tensors know.
 inline bool has_tensor_masks(const Problem& problem) {

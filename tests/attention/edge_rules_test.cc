@@ -158,6 +158,77 @@ TEST(edge_rules, empty_row_with_a_sink_keeps_the_sinks_own_derivative) {
   EXPECT_EQ(element(results.d_q.view(), 0), 0);
 }
 
+TEST(edge_rules, empty_row_gives_back_any_sink) {
+  const float d_lse = 3;
+  const int64_t none = 0;
+  const std::vector<float> q = {1}, k = {1, 2}, v = {3, kNan}, d_out = {1};
+  for (const float sink : {kInf, -kInf, kNan, 3e38F}) {
+    AttentionOptions options;
+    options.sinks = TensorView(&sink, Dims{1});
+    options.key_lengths = TensorView(&none, Dims{1});
+    const AttentionReference results = run_operation(
+        {TensorView(q.data(), Dims{1, 1}), TensorView(k.data(), Dims{2, 1}), TensorView(v.data(), Dims{2, 1}),
+         TensorView(d_out.data(), Dims{1, 1}), TensorView(&d_lse, Dims{1}), options});
+    EXPECT_EQ(element(results.out.view(), 0), 0) << sink;
+    const double lse = element(results.lse.view(), 0);
+    EXPECT_TRUE(std::isnan(sink) ? std::isnan(lse) : lse == sink) << sink << " " << lse;
+    EXPECT_EQ(element(results.d_sinks.view(), 0), 3) << sink;
+    EXPECT_EQ(element(results.d_q.view(), 0), 0) << sink;
+  }
+}
+
+TEST(edge_rules, nan_in_a_query_is_nan_in_lse_too_with_any_sink) {
+  for (const float sink : {-kInf, 0.5F, 1e30F}) {
+    OneRow row{.q = {kNan}, .k = {1, 2}, .v = {1, 3}};
+    row.options.sinks = TensorView(&sink, Dims{1});
+    const AttentionReference results = row.run();
+    EXPECT_TRUE(std::isnan(element(results.out.view(), 0))) << sink;
+    EXPECT_TRUE(std::isnan(element(results.lse.view(), 0))) << sink;
+    EXPECT_TRUE(std::isnan(element(results.d_q.view(), 0))) << sink;
+    EXPECT_TRUE(std::isnan(element(results.d_sinks.view(), 0)) || sink == -kInf) << sink;
+  }
+}
+
+TEST(edge_rules, low_terms_that_sum_beyond_the_range_do_not_hide) {
+  // -3.4e38 twice: below every f32, yet both keys are visible and equal.
+  const std::vector<float> bias(2, -3.4e38F), table = {-3.4e38F};
+  OneRow row{.q = {0}, .k = {1, 2}, .v = {1, 3}};
+  row.options.bias = TensorView(bias.data(), Dims{1, 2});
+  row.options.table = TensorView(table.data(), Dims{1, 1});
+  row.options.buckets = {Buckets::Kind::causal, 8};
+  EXPECT_EQ(element(row.run().out.view(), 0), 2);
+  // A slope times a distance alone.
+  const float slope = 3e38F;
+  OneRow far{.q = {0}, .k = {1, 2}, .v = {1, 3}};
+  far.options.slopes = TensorView(&slope, Dims{1});
+  far.options.offset = 9;
+  EXPECT_EQ(element(far.run().out.view(), 0), 2);
+}
+
+TEST(edge_rules, bias_of_minus_infinity_hides_a_pair_whose_slope_or_table_is_nan) {
+  const std::vector<float> bias = {-kInf, -kInf};
+  for (const bool in_slope : {true, false}) {
+    OneRow row{.q = {1}, .k = {1, 2}, .v = {1, 3}};
+    row.options.bias = TensorView(bias.data(), Dims{1, 2});
+    (in_slope ? row.options.slopes : row.options.table) =
+        in_slope ? TensorView(&kNan, Dims{1}) : TensorView(&kNan, Dims{1, 1});
+    row.options.buckets = {Buckets::Kind::causal, 8};
+    const AttentionReference results = row.run();
+    EXPECT_EQ(element(results.out.view(), 0), 0);
+    EXPECT_EQ(element(results.lse.view(), 0), -kInf);
+    EXPECT_EQ(element(results.d_q.view(), 0), 0);
+    EXPECT_EQ(element(results.d_k.view(), 0), 0);
+  }
+}
+
+TEST(edge_rules, scale_below_the_range_of_f32_gives_a_uniform_row) {
+  OneRow row{.q = {1}, .k = {1, 2}, .v = {1, 3}};
+  for (const double scale : {1e-300, -1e-300}) {
+    row.options.scale = scale;
+    EXPECT_EQ(element(row.run().out.view(), 0), 2);
+  }
+}
+
 TEST(edge_rules, equal_lowest_biases_give_a_uniform_row_forward_and_backward) {
   const std::vector<float> bias(4, -3.4e38F);
   OneRow row{.q = {0.5F}, .k = {1, 2, 3, 4}, .v = {1, 2, 3, 10}};
