@@ -11,15 +11,15 @@ template <class T>
 constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
 /// Makes a tile's rows of scores into those of a ScoreBlock: what is visible stays above -inf also where a product
-/// overflowed (partial tiles come so from the kernel), and what pads the strands is hidden.
+/// overflowed (columns with terms come so from the kernel), and what pads the strands is hidden.
 template <class T>
 void tidy_rows(const ScoreBlock<T>& block, TileCover cover) {
+  const int64_t first = cover.cover == Cover::full ? cover.begin : cover.shared_begin;
+  const int64_t last = cover.cover == Cover::full ? cover.end : cover.shared_end;
   for (int64_t r = 0; r < block.rows; ++r) {
     T* s = block.row(r);
-    if (cover.cover == Cover::full) {
-      constexpr T kLowest = std::numeric_limits<T>::lowest();
-      for (int64_t c = cover.begin; c < cover.end; ++c) s[c] = s[c] < kLowest ? kLowest : s[c];
-    }
+    constexpr T kLowest = std::numeric_limits<T>::lowest();
+    for (int64_t c = first; c < last; ++c) s[c] = s[c] < kLowest ? kLowest : s[c];
     std::fill(s + block.begin, s + cover.begin, kHidden<T>);
     std::fill(s + cover.end, s + block.end, kHidden<T>);
   }

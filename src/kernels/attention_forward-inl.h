@@ -73,7 +73,7 @@ HWY_INLINE void ForwardRows(const ForwardTile<T>& tile, T* block_m, T* block_l) 
   const ScoreTile<T>& score = tile.score;
   for (int64_t r = 0; r < score.rows; ++r) {
     T largest = FinishRow<Finished, T>(score, r);
-    if (HWY_UNLIKELY(largest == kHidden<T>)) largest = RaiseRow(score, r);
+    if (HWY_UNLIKELY(largest <= std::numeric_limits<T>::lowest())) largest = RaiseRow(score, r, largest);
     const T scale = Finished ? T{1} : score.scale;
     block_m[r] = largest == kHidden<T> ? largest : largest * scale;
     block_l[r] = ExponentialsOfRow<T>(tile, r, scale, block_m[r]);

@@ -98,12 +98,12 @@ HWY_INLINE T FinishRow(const ScoreTile<T>& tile, int64_t r) {
   return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
-/// Scores below every finite number although visible: products that overflowed. They become the lowest number, so that
-/// the row keeps a distribution. Returns the row's largest score then.
+/// For a row whose scores are the lowest number at most: those below it although visible are products that overflowed.
+/// They become the lowest number, as KeepVisible makes them where there are terms, so that the row keeps a distribution.
+/// Returns the row's largest score then.
 template <class T>
-HWY_NOINLINE T RaiseRow(const ScoreTile<T>& tile, int64_t r) {
+HWY_NOINLINE T RaiseRow(const ScoreTile<T>& tile, int64_t r, T largest) {
   T* s = tile.scores + r * tile.scores_stride;
-  T largest = kHidden<T>;
   for (int64_t c = tile.begin; c < tile.end; ++c) {
     if (HasTerms(tile, c)) continue;
     if (s[c] == kHidden<T>) s[c] = std::numeric_limits<T>::lowest();

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Instruction sets that would only repeat another's code: SSSE3 beside SSE4, and AVX-512 with extensions that these
-// kernels do not use beside AVX3. Sizeless vectors (SVE, RVV) cannot form arrays, which the register tiles are: NEON
+// Instruction sets that would only repeat another's code: SSSE3 beside SSE4, and AVX3_DL, whose extensions these
+// kernels do not use, beside AVX3. Sizeless vectors (SVE, RVV) cannot form arrays, which the register tiles are: NEON
 // serves those machines.
-#define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_AVX3_DL | QKV_NEWER_TARGETS | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#define QKV_NEWER_TARGETS 0
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)

@@ -10,6 +10,7 @@
 
 #include "accuracy.h"
 #include "operation.h"
+#include "qkv/attention/probe.h"
 
 namespace qkv::test {
 namespace {
@@ -270,6 +271,27 @@ TEST(edge_rules, f16_scores_beyond_65504_are_finite) {
                                                     options});
   EXPECT_EQ(element(results.out.view(), 0), 1);
   EXPECT_EQ(element(results.lse.view(), 0), 64 * 40000.0);
+}
+
+// Under a causal mask the columns that all rows of a tile see are not read from the terms: their overflowed scores once
+// counted as hidden.
+TEST(edge_rules, scores_that_overflow_downwards_stay_visible_under_a_causal_mask) {
+  constexpr int64_t T = 100;
+  const std::vector<float> q(T, 3e38F), k(T, -3e38F);
+  std::vector<float> v(T), out(T), row_max(T);
+  for (int64_t j = 0; j < T; ++j) v[static_cast<size_t>(j)] = static_cast<float>(j);
+  const Dims shape{T, 1};
+  const AttentionOptions options{.causal = Causal::top_left()};
+  const MutableTensorView results(out.data(), shape);
+  const AttentionState state =
+      attention_forward({q.data(), shape}, {k.data(), shape}, {v.data(), shape}, options, results);
+  attention_statistics({q.data(), shape}, {k.data(), shape}, {v.data(), shape}, options,
+                       {.row_max = {row_max.data(), {T}}});
+  for (int64_t i = 0; i < T; ++i) {
+    EXPECT_EQ(element(state.row_sum.view(), i), static_cast<double>(i + 1)) << i;
+    EXPECT_EQ(row_max[static_cast<size_t>(i)], 1.0F / static_cast<float>(i + 1)) << i;
+    EXPECT_FLOAT_EQ(out[static_cast<size_t>(i)], static_cast<float>(i) / 2) << i;
+  }
 }
 
 TEST(edge_rules, zero_sizes_give_empty_or_zero_results) {
