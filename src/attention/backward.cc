@@ -8,11 +8,12 @@
 // over key blocks in order, dK and dV sums over query blocks in order, whatever the threads do; there are no atomics on
 // data, no copies per thread.
 //
-//   delta_i = dO_i . out_i - dLSE_i                 once per row, in f64 (backward_rows.cc)
+//   delta_i = sum_j a_ij dP_ij - dLSE_i             once per row: backward_rows.h says from what
 //   P, dP, dS, then dV += , dK += , dQ +=           per tile
 //   dBias, dSlope, dTable from dS                   per tile (score_sums.cc)
 //   dScale = sum_i q_i . (sum_j dC_ij k_j)          when a row's dQ is complete
 //   dSink                                           from m, l and delta alone
+#include <algorithm>
 #include <cmath>
 
 #include "attention/backward_bias.h"
@@ -48,6 +49,7 @@ class Backward {
     std::vector<BackwardTiles<T>> workers;
     for (const HeadSpan& span : cut_heads(problem_, stride * static_cast<int64_t>(sizeof(T)))) {
       const std::vector<KeyBlockTask> tasks = key_block_tasks(problem_, span);
+      if (tasks.empty()) continue;
       const int64_t count = static_cast<int64_t>(tasks.size());
       const size_t worker_count = static_cast<size_t>(parallel_workers(count, threads));
       workers.reserve(worker_count);
@@ -163,6 +165,13 @@ template <class T>
 void run_backward(const Problem& problem, const AttentionOptions& options, const StateOperands& state,
                   const Operand& d_out, const Operand& d_lse, const AttentionGradients& gradients, const Operand& d_q,
                   const Operand& d_k, const Operand& d_v) {
+  if (problem.rows() == 0) {
+    for (const MutableTensorView& gradient : {gradients.k, gradients.v, gradients.bias, gradients.slopes,
+                                              gradients.table, gradients.sinks, gradients.scale}) {
+      fill_zero(gradient);
+    }
+    return;
+  }
   const BackwardRows<T> rows = backward_rows<T>(problem, state, d_out, d_lse);
   const BucketMap buckets(problem);
   ScoreSums<T> sums(problem, buckets, options, gradients);
@@ -229,17 +238,24 @@ void attention_backward(const TensorView& q, const TensorView& k, const TensorVi
   if (gradients.table) check_twin(gradients.table, "d_table", options.table, "table");
   if (gradients.sinks) check_twin(gradients.sinks, "d_sinks", options.sinks, "sinks");
   if (gradients.scale) check_scale_twin(problem, gradients.scale, "d_scale");
-  check_overlap(
-      {{"q", q}, {"k", k}, {"v", v}, {"d_out", upstream.d_out}, {"d_lse", upstream.d_lse}, {"state.out", state.out}},
-      options,
-      {{"d_q", gradients.q},
-       {"d_k", gradients.k},
-       {"d_v", gradients.v},
-       {"d_bias", gradients.bias},
-       {"d_slopes", gradients.slopes},
-       {"d_table", gradients.table},
-       {"d_sinks", gradients.sinks},
-       {"d_scale", gradients.scale}});
+  check_overlap({{"q", q},
+                 {"k", k},
+                 {"v", v},
+                 {"d_out", upstream.d_out},
+                 {"d_lse", upstream.d_lse},
+                 {"state.row_max", state.row_max.view()},
+                 {"state.row_sum", state.row_sum.view()},
+                 {"state.wide_out", state.wide_out.view()},
+                 {"state.out", state.out}},
+                options,
+                {{"d_q", gradients.q},
+                 {"d_k", gradients.k},
+                 {"d_v", gradients.v},
+                 {"d_bias", gradients.bias},
+                 {"d_slopes", gradients.slopes},
+                 {"d_table", gradients.table},
+                 {"d_sinks", gradients.sinks},
+                 {"d_scale", gradients.scale}});
   if (problem.is_f64()) {
     run_backward<double>(problem, options, state_operands, d_out, d_lse, gradients, d_q, d_k, d_v);
   } else {

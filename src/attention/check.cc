@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// docs/semantics.md as refusals: whatever passes here has a meaning, and nothing after it fails.
+// docs/semantics.md as refusals: whatever passes here has a meaning, and no call is refused after it.
 // Each function takes one group of options, reads it into the problem, and says what it refuses.
 #include "attention/check.h"
 
+#include <algorithm>
 #include <cmath>
+#include <exception>
 #include <limits>
-#include <new>
-#include <stdexcept>
 
 #include "attention/check_view.h"
 #include "qkv/support/error.h"
@@ -71,6 +71,9 @@ void read_main_tensors(Problem& problem, const TensorView& q, const TensorView& 
 /// Results and state of the problem's shape must be addressable.
 void check_result_sizes(const Problem& problem) {
   const int64_t batch = problem.packed ? 1 : problem.B;
+  require(problem.D <= kLargestWidth, "attention: q has width ", problem.D, ", at most 2^48 is computed");
+  require(problem.Dv <= kLargestWidth, "attention: v has width ", problem.Dv, ", at most 2^48 is computed");
+  checked_product({batch, problem.H}, "B x H");
   checked_product({batch, problem.H, problem.Tq}, "B x H x Tq");
   checked_product({batch, problem.H, problem.Tq, problem.D}, "B x H x Tq x D");
   checked_product({batch, problem.H, problem.Tq, problem.Dv}, "B x H x Tq x Dv");

@@ -17,9 +17,9 @@ int64_t byte_extent(const TensorView& view) {
     if (view.size(axis) == 0) return 0;
     int64_t reach = 0;
     if (__builtin_mul_overflow(view.size(axis) - 1, view.stride(axis), &reach)) return -1;
-    if (reach > kLimit || reach < -kLimit) return -1;
+    if (reach >= kLimit || reach <= -kLimit) return -1;
     extent += std::abs(reach);
-    if (extent > kLimit) return -1;
+    if (extent >= kLimit) return -1;
   }
   return extent <= kLimit / size_of(view.dtype()) ? extent * size_of(view.dtype()) : -1;
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "attention/problem.h"
 
 namespace qkv {
 
 /// No size, offset or window side beyond this enters position arithmetic, so that sums of a few stay within 64 bits.
 inline constexpr int64_t kLargestPosition = int64_t{1} << 60;
+
+/// No row of q, k or v is wider, so that the bytes of a packed block of rows stay within 64 bits.
+inline constexpr int64_t kLargestWidth = int64_t{1} << 48;
 
 /// Present, sizes from 0 to kLargestPosition, elements and strides within 64 bits of bytes, memory where there are
 /// elements, and aligned to its element.

@@ -7,10 +7,13 @@
 // is merged into the row's (attention_forward-inl.h). At the end the sink joins and O is divided by l.
 // Bytes moved: keys and values are packed once per head (again per item where a head exceeds the cache), queries read
 // and outputs written once.
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
 #include "attention/check.h"
+#include "attention/check_view.h"
 #include "attention/dropout.h"
 #include "attention/key_cache.h"
 #include "attention/plan.h"
@@ -229,7 +232,7 @@ AttentionState attention_forward(const TensorView& q, const TensorView& k, const
 
 void attention_lse(const AttentionState& state, const MutableTensorView& lse) {
   const TensorView& m = state.row_max.view();
-  require(static_cast<bool>(lse), "attention: lse is missing");
+  check_memory(lse, "lse");
   require(lse.dtype() == m.dtype(), "attention: lse must be ", name(m.dtype()), ", got ", name(lse.dtype()));
   const int skipped = m.rank() - lse.rank();
   bool fits = skipped >= 0;
@@ -237,6 +240,7 @@ void attention_lse(const AttentionState& state, const MutableTensorView& lse) {
     fits = m.size(axis) == (axis < skipped ? 1 : lse.size(axis - skipped));
   }
   require(fits, "attention: lse must have the rows of the state, ", m.shape(), ", got ", lse.shape());
+  require(!overlaps_itself(lse), "attention: lse overlaps itself, strides ", lse.strides());
   Tensor sums(m.dtype(), lse.shape());
   for (int64_t n = 0; n < m.elements(); ++n) {
     store_from_double(

@@ -27,6 +27,7 @@ std::vector<RowItem> cut_rows(const Problem& problem, int64_t largest, int worke
   std::vector<RowItem> items;
   for (int64_t b = 0; b < problem.B; ++b) {
     const int64_t Tq = problem.sequence(b).Tq;
+    if (Tq == 0) continue;  // heads without rows cost no memory: there may be any number of them
     for (int64_t h = 0; h < problem.H; ++h) {
       for (int64_t end = Tq; end > 0;) {
         const int64_t first = (end - 1) / rows * rows;

@@ -116,6 +116,21 @@ TEST(check_messages, sizes_and_strides_that_leave_64_bits) {
        [&](Call& c) {
          c.v = {DType::f32, c.v.data(), {2, 2, 5, 6}, {1, 1, 1, INT64_MIN}};
        }},
+      {"q has width 281474976710657, at most 2^48 is computed",
+       [&](Call& c) {
+         const Dims shape = {1, 1, 1, (int64_t{1} << 48) + 1};
+         c.q = {DType::f32, c.q.data(), shape, no_strides};
+         c.k = {DType::f32, c.k.data(), shape, no_strides};
+         c.v = {DType::f32, c.v.data(), {1, 1, 1, 6}};
+       }},
+      {"v has width 281474976710657, at most 2^48 is computed",
+       [&](Call& c) {
+         c.v = {DType::f32, c.v.data(), {2, 2, 5, (int64_t{1} << 48) + 1}, no_strides};
+       }},
+      {"B x H does not fit 64 bits",
+       [&](Call& c) {
+         c.q = {DType::f32, nullptr, {2, kFar, 0, 8}, no_strides};
+       }},
       // No element is stored, but each row would have a log-sum-exp.
       {"B x H x Tq does not fit 64 bits",
        [&](Call& c) {

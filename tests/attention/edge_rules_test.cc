@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Section "Edge rules" of docs/semantics.md: empty rows, what is hidden, what is visible, extreme numbers, extreme
+// Section "Corners" of docs/semantics.md: empty rows, what is hidden, what is visible, extreme numbers, extreme
 // sizes.
 #include <gtest/gtest.h>
 
@@ -311,6 +311,17 @@ TEST(edge_rules, zero_sizes_give_empty_or_zero_results) {
   spec = base;
   spec.H = spec.Hkv = 0;
   expect_accurate(spec);
+}
+
+TEST(edge_rules, any_number_of_heads_without_rows_costs_no_time) {
+  const Dims no_rows{1, int64_t{1} << 40, 0, 4}, keys{1, 1, 3, 4};
+  std::vector<float> none(1), values(12, 1), d_k(12, kNan), d_v(12, kNan);
+  const TensorView q(none.data(), no_rows), k(values.data(), keys);
+  const MutableTensorView out(none.data(), no_rows);
+  const AttentionState state = attention_forward(q, k, k, {}, out);
+  attention_backward(q, k, k, {}, state, out, {.k = {d_k.data(), keys}, .v = {d_v.data(), keys}});
+  EXPECT_EQ(d_k, std::vector<float>(12, 0));
+  EXPECT_EQ(d_v, std::vector<float>(12, 0));
 }
 
 TEST(edge_rules, sizes_whose_products_exceed_32_bits) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-
 #include "qkv/attention/options.h"
 #include "qkv/tensor/tensor.h"
 
@@ -24,8 +22,8 @@ struct AttentionState {
 /// q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], out [B, H, Tq, Dv], one dtype for all (f64, f32, bf16, f16);
 /// ranks 2 ([T, D]) and 3 ([H, T, D]) are accepted, the same for all four. lse [B, H, Tq] of rank(q) - 1, f32 (f64 for
 /// f64). Packed: q [total_q, H, D], k [total_k, Hkv, D], v, out likewise, lse [total_q, H]. Any strides.
-/// Outputs must not overlap inputs, each other or themselves. Throws Error before anything is written; extra memory is
-/// O((Tq + Tk)(D + Dv)) per head at most.
+/// Outputs must not overlap inputs, each other or themselves. A wrong call throws Error before anything is written.
+/// Extra memory is O((Tq + Tk)(D + Dv)) per head at most; where it is not to be had, SystemError or std::bad_alloc.
 void attention_forward(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options,
                        const MutableTensorView& out, const MutableTensorView& lse);
 
@@ -33,7 +31,8 @@ void attention_forward(const TensorView& q, const TensorView& k, const TensorVie
 AttentionState attention_forward(const TensorView& q, const TensorView& k, const TensorView& v,
                                  const AttentionOptions& options, const MutableTensorView& out);
 
-/// lse = m + log l of a state, for callers that want both.
+/// lse = m + log l of a state, for callers that want both: [B, H, Tq] of the rank that attention_forward takes, or
+/// [total_q, H], of the state's dtype. Throws Error otherwise.
 void attention_lse(const AttentionState& state, const MutableTensorView& lse);
 
 /// Upstream gradients: d_out [B, H, Tq, Dv] of the dtype of q; d_lse [B, H, Tq] f32 (f64), optional.
@@ -62,7 +61,8 @@ struct AttentionGradients {
 };
 
 /// The vector-Jacobian product of attention_forward, by recomputing tiles. `state` comes from a forward with the same
-/// inputs and options. Sums run in the compute type in an order that depends on the problem alone.
+/// inputs and options. Sums run in the compute type in an order that depends on the problem alone. Shapes, errors and
+/// memory as for attention_forward; gradients must not overlap inputs, the state, each other or themselves.
 void attention_backward(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options,
                         const AttentionState& state, const AttentionUpstream& upstream,
                         const AttentionGradients& gradients);
