@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <utility>
-
 #include "cli/check.h"
 #include "cli/verbs.h"
 

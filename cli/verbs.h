@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <span>
 #include <string>
 
 #include "cli/options.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/backward_bias.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "attention/backward_tiles.h"

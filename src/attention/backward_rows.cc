@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "attention/mask.h"
+#include "attention/plan.h"
 #include "attention/rows.h"
 #include "attention/sink.h"
 #include "qkv/support/parallel.h"
@@ -46,7 +47,8 @@ BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state
                        .whole_block = AlignedArray<int64_t>(count),
                        .delta = AlignedArray<T>(count),
                        .final_delta = AlignedArray<T>(count)};
-  parallel_for(problem.B * problem.H, problem.threads, [&](int64_t head, int) {
+  const double work = static_cast<double>(count) * static_cast<double>(problem.Dv);
+  parallel_for(problem.B * problem.H, useful_threads(problem, work), [&](int64_t head, int) {
     const int64_t b = head / problem.H;
     const int64_t h = head % problem.H;
     const Sequence& sequence = problem.sequence(b);

@@ -6,6 +6,7 @@
 #include "attention/bias.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 #include <vector>
 

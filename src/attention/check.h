@@ -2,7 +2,6 @@
 #pragma once
 
 #include <initializer_list>
-#include <string>
 
 #include "attention/problem.h"
 
@@ -16,8 +15,10 @@ Problem check_problem(const TensorView& q, const TensorView& k, const TensorView
 enum class Rows : uint8_t { queries, keys };
 Operand check_like(const Problem& problem, const TensorView& view, const char* name, Rows rows, int64_t heads,
                    int64_t width, int q_rank);
-/// A per-row tensor: [B, H, Tq] of rank(q) - 1, or [total_q, H]; f32, or f64 for f64.
-/// As an operand over (b, h, row, -).
+/// One number per query or key: [B, H, T] of rank(q) - 1, or [total, H]. As an operand over (b, h, row or key, -).
+Operand check_per_row(const Problem& problem, const TensorView& view, const char* name, Rows rows, DType dtype,
+                      int q_rank);
+/// The same of queries, f32, or f64 for f64: lse and its gradient.
 Operand check_per_row(const Problem& problem, const TensorView& view, const char* name, int q_rank);
 
 /// Where a gradient (or tangent) of an option's tensor lives: the shape and dtype of that tensor, which must be there.

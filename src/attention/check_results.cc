@@ -27,19 +27,25 @@ Operand check_like(const Problem& problem, const TensorView& view, const char* n
   return problem.packed ? make_operand(view, {-1, 1, 0, 2}) : make_operand(view);
 }
 
-Operand check_per_row(const Problem& problem, const TensorView& view, const char* name, int q_rank) {
+Operand check_per_row(const Problem& problem, const TensorView& view, const char* name, Rows rows, DType dtype,
+                      int q_rank) {
+  const int64_t count = rows == Rows::queries ? problem.Tq : problem.Tk;
   Dims shape;
   if (problem.packed) {
-    shape = {problem.Tq, problem.H};
+    shape = {count, problem.H};
   } else {
     if (q_rank >= 4) shape.push_back(problem.B);
     if (q_rank >= 3) shape.push_back(problem.H);
-    shape.push_back(problem.Tq);
+    shape.push_back(count);
   }
   check_shape(view, name, shape);
-  check_dtype(view, name, problem.is_f64() ? DType::f64 : DType::f32);
+  check_dtype(view, name, dtype);
   if (problem.packed) return make_operand(view, {-1, 1, 0, -1});
-  return make_operand(view, {q_rank - 4, q_rank >= 3 ? q_rank - 3 : -1, q_rank - 2, -1});
+  return make_operand(view, {q_rank - 4, q_rank - 3, q_rank - 2, -1});
+}
+
+Operand check_per_row(const Problem& problem, const TensorView& view, const char* name, int q_rank) {
+  return check_per_row(problem, view, name, Rows::queries, problem.is_f64() ? DType::f64 : DType::f32, q_rank);
 }
 
 void check_twin(const TensorView& view, const char* name, const TensorView& tensor, const char* tensor_name) {

@@ -20,7 +20,6 @@ class RowDropout {
     if (!on_) return 1.0;
     return dropout_bits(key_, j) >= threshold_ ? keep_ : 0.0;
   }
-  uint64_t key() const { return key_; }
 
  private:
   uint64_t key_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/key_cache.h"
 
+#include <algorithm>
+
 namespace qkv {
 namespace {
 

@@ -202,7 +202,7 @@ void attention_statistics(const TensorView& q, const TensorView& k, const Tensor
   const Problem problem = check_problem(q, k, v, options);
   const DType number = problem.is_f64() ? DType::f64 : DType::f32;
   const auto check = [&](const MutableTensorView& view, const char* name, Rows rows, DType dtype) {
-    return view ? check_statistic(problem, view, name, rows, dtype, q.rank()) : Operand{};
+    return view ? check_per_row(problem, view, name, rows, dtype, q.rank()) : Operand{};
   };
   const StatisticOperands to{check(statistics.row_entropy, "row_entropy", Rows::queries, number),
                              check(statistics.row_max, "row_max", Rows::queries, number),

@@ -16,23 +16,6 @@ void check_range(Range range, const char* what, int64_t count) {
 
 }  // namespace
 
-Operand check_statistic(const Problem& problem, const TensorView& view, const char* name, Rows rows, DType dtype,
-                        int q_rank) {
-  const int64_t count = rows == Rows::queries ? problem.Tq : problem.Tk;
-  Dims shape;
-  if (problem.packed) {
-    shape = {count, problem.H};
-  } else {
-    if (q_rank >= 4) shape.push_back(problem.B);
-    if (q_rank >= 3) shape.push_back(problem.H);
-    shape.push_back(count);
-  }
-  check_shape(view, name, shape);
-  check_dtype(view, name, dtype);
-  if (problem.packed) return make_operand(view, {-1, 1, 0, -1});
-  return make_operand(view, {q_rank - 4, q_rank - 3, q_rank - 2, -1});
-}
-
 Operand check_weights(const Problem& problem, Range queries, Range keys, const TensorView& weights, int q_rank) {
   require(!problem.packed,
           "attention: weights are tiles of queries by keys, which packed sequences do not have in "

@@ -6,10 +6,6 @@
 
 namespace qkv {
 
-/// One number per query or key: [B, H, T] of rank(q) - 1, or [total, H]. As an operand over (b, h, row or key, -).
-Operand check_statistic(const Problem& problem, const TensorView& view, const char* name, Rows rows, DType dtype,
-                        int q_rank);
-
 /// Ranges within the problem, and weights of their shape. As an operand over (b, h, query, key) of the tile.
 Operand check_weights(const Problem& problem, Range queries, Range keys, const TensorView& weights, int q_rank);
 

@@ -181,8 +181,7 @@ class EdgeProbe {
 
 template <class T>
 void run_edges(const Problem& problem, int64_t query, const EdgeResults& results) {
-  int64_t longest = 0;
-  for (const Sequence& sequence : problem.sequences) longest = std::max(longest, sequence.Tk);
+  const int64_t longest = longest_keys(problem);
   const int64_t heads = problem.B * problem.H;
   const double work = static_cast<double>(longest * heads) * static_cast<double>(problem.D + problem.Dv);
   const int threads = useful_threads(problem, work);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/probe_scores.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -73,9 +73,6 @@ struct Problem {
   int64_t group() const { return Hkv == 0 ? 0 : H / Hkv; }
   bool is_f64() const { return dtype == DType::f64; }
 
-  const void* q_row(int64_t b, int64_t h, int64_t i) const { return q.at(b, h, sequence(b).q_begin + i, 0); }
-  const void* k_row(int64_t b, int64_t hkv, int64_t j) const { return k.at(b, hkv, sequence(b).k_begin + j, 0); }
-  const void* v_row(int64_t b, int64_t hkv, int64_t j) const { return v.at(b, hkv, sequence(b).k_begin + j, 0); }
   const Sequence& sequence(int64_t b) const { return sequences[static_cast<size_t>(b)]; }
 };
 

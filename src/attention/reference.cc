@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "qkv/attention/reference.h"
 
-#include <algorithm>
-
 #include "attention/check.h"
 #include "attention/check_view.h"
 #include "attention/reference_head.h"

@@ -91,11 +91,11 @@ struct BiasGradient {
   }
 };
 
-/// Section 2 for query i of head (b, h).
+/// From query i of head (b, h) to its output.
 template <class T>
 void forward_row(const Problem& problem, const HeadInputs<T>& inputs, int64_t b, int64_t h, int64_t i, Row<T>& row);
 
-/// Section 5 for the same row; `gradient.d_out` and `d_lse` are set. Fills gradient.d_q, adds to the rest.
+/// The gradients of the same row; `gradient.d_out` and `d_lse` are set. Fills gradient.d_q, adds to the rest.
 template <class T>
 void backward_row(const Problem& problem, const HeadInputs<T>& inputs, int64_t b, int64_t h, int64_t i,
                   const Row<T>& row, RowGradient<T>& gradient, HeadGradients<T>& sums, BiasGradient<T>& bias);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/score_sums.h"
 
-#include <algorithm>
 #include <array>
 
 #include "attention/backward_plan.h"

@@ -5,6 +5,7 @@
 // Terms are added to one another before they meet the score.
 #include "attention/terms.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

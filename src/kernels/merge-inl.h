@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merging: attention over a block of keys is a triple (row maximum m, sum l of exponentials, unnormalised output O),
-// and triples merge. Blocks merge in key order, so the result does not depend on who computed them.
+// Merging: what a row needs of a block of keys is a triple (its maximum m, sum l of exponentials, unnormalised output
+// O), and triples merge. Blocks merge in key order, so the result does not depend on who computed them.
 #if defined(QKV_MERGE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_MERGE_INL_H_
 #undef QKV_MERGE_INL_H_

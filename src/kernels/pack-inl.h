@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/attention_kernels.h"
 #include "kernels/vector-inl.h"

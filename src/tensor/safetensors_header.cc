@@ -5,7 +5,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <string_view>
 #include <vector>
 
 #include "qkv/support/error.h"

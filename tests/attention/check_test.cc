@@ -209,8 +209,10 @@ TEST(check, packed_rows_count_through_all_sequences) {
   EXPECT_EQ(problem.B, 2);
   EXPECT_EQ(problem.sequence(1).Tq, 2);
   EXPECT_EQ(problem.sequence(1).Tk, 3);
-  EXPECT_EQ(problem.q_row(1, 3, 1), static_cast<const char*>(call.q.data()) + 4 * (2 * 32 + 3 * 8));
-  EXPECT_EQ(problem.k_row(1, 1, 2), static_cast<const char*>(call.k.data()) + 4 * (4 * 16 + 1 * 8));
+  EXPECT_EQ(problem.q.at(1, 3, problem.sequence(1).q_begin + 1, 0),
+            static_cast<const char*>(call.q.data()) + 4 * (2 * 32 + 3 * 8));
+  EXPECT_EQ(problem.k.at(1, 1, problem.sequence(1).k_begin + 2, 0),
+            static_cast<const char*>(call.k.data()) + 4 * (4 * 16 + 1 * 8));
   EXPECT_EQ(problem.row_index(1, 3) + problem.row_step(), (1 + 1) * 4 + 3);
 }
 
