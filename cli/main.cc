@@ -45,6 +45,7 @@ void on_lost_input(int) {
 
 int main(int argc, char** argv) {
   ::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write(), with a message
+  ::signal(SIGPIPE, SIG_IGN);  // and so is a reader of standard output that left
   ::signal(SIGBUS, on_lost_input);
   try {
     qkv::cli::run(argc, argv);

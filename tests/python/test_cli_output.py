@@ -6,7 +6,6 @@ import resource
 import signal
 import stat
 import subprocess
-import subprocess
 
 import numpy as np
 import pytest
@@ -76,6 +75,20 @@ def test_standard_output_that_is_full(program, files):
     with open("/dev/full", "w") as full:
         done = subprocess.run([program, "info", "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
     refused(done, "standard output")
+
+
+@pytest.mark.parametrize("output", ["out.safetensors", "out.npy", "folder"])
+def test_what_cannot_be_said_leaves_no_output(program, files, output):
+    before = listing(files)
+    read_end, write_end = os.pipe()
+    os.close(read_end)  # a reader that has left
+    for target in (os.open("/dev/full", os.O_WRONLY), write_end):
+        done = subprocess.run([program, "attend", "in.safetensors", "-o", output], cwd=files, stdout=target,
+                              stderr=subprocess.PIPE, text=True)
+        os.close(target)
+        refused(done, "standard output")
+        assert listing(files) == before
+
 
 
 @pytest.mark.parametrize("output", ["out.safetensors", "out.npy", "old", "new"])
