@@ -99,8 +99,8 @@ HWY_INLINE T FinishRow(const ScoreTile<T>& tile, int64_t r) {
 }
 
 /// For a row whose scores are the lowest number at most: those below it although visible are products that overflowed.
-/// They become the lowest number, as KeepVisible makes them where there are terms, so that the row keeps a distribution.
-/// Returns the row's largest score then.
+/// They become the lowest number, as KeepVisible makes them where there are terms, so that the row keeps a
+/// distribution. Returns the row's largest score then.
 template <class T>
 HWY_NOINLINE T RaiseRow(const ScoreTile<T>& tile, int64_t r, T largest) {
   T* s = tile.scores + r * tile.scores_stride;
