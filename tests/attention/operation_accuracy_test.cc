@@ -5,17 +5,25 @@
 #include <gtest/gtest.h>
 
 #include "accuracy.h"
+#include "attention/tiling.h"
 #include "operation.h"
 
 namespace qkv::test {
 namespace {
 
+/// Rows over several key blocks whose keys and values are all nearly equal are where the promise is thin, as
+/// docs/numerics.md says: gradients there are held to twice the bound.
+double known_excess(const Spec& spec, const Comparison& comparison) {
+  const bool gradient = comparison.name.rfind("d_", 0) == 0;
+  return gradient && spec.values == Values::nearly_equal && spec.Tk > kBackwardKeys ? 2 : 1;
+}
+
 void expect_accurate(const TestProblem& problem, Layout outputs = Layout::contiguous) {
   for_each_target([&](const std::string& target) {
     const AttentionReference results = run_operation(problem, {.threads = problem.spec.threads, .layout = outputs});
     for (const Comparison& comparison : compare(problem, results)) {
-      EXPECT_TRUE(comparison.holds()) << name(problem.spec) << "/" << target << " seed " << problem.spec.seed << ": "
-                                      << comparison.text();
+      EXPECT_LE(comparison.error, known_excess(problem.spec, comparison) * comparison.bound())
+          << name(problem.spec) << "/" << target << " seed " << problem.spec.seed << ": " << comparison.text();
     }
   });
 }
