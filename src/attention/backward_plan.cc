@@ -9,7 +9,7 @@ namespace qkv {
 namespace {
 
 /// dQ sums of a span in the compute type: large enough for dozens of tasks, small beside any input that needs cutting.
-constexpr int64_t kSpanBytes = int64_t{16} << 20;
+constexpr int64_t kSpanBytes = int64_t{4} << 20;
 
 }  // namespace
 
