@@ -45,7 +45,6 @@ class BackwardTiles {
   const T* queries() const { return q_raw_; }
   const T* d_k() const { return d_k_.get(); }
   const T* d_v() const { return d_v_.get(); }
-  int64_t keys() const { return range_.keys; }
 
  private:
   /// Packs rows finite into `finite`, listing what was taken out; returns where the rows are as stored.
