@@ -109,8 +109,8 @@ std::vector<Spec> each_feature_alone(const Spec& base) {
 
 Spec random_spec(uint64_t seed, int64_t largest) {
   Stream stream(seed ^ 0x5bec);
-  constexpr int64_t kSizes[] = {0,  1,  2,  3,  5,   8,   15,  16,  17,  31,  33, 48,
-                                63, 64, 65, 96, 127, 128, 129, 200, 255, 257, 513};
+  constexpr int64_t kSizes[] = {0,  1,  2,   3,   5,   8,   15,  16,  17,  31,  33,  48,  63,  64,
+                                65, 96, 127, 128, 129, 191, 193, 200, 255, 257, 511, 513, 769, 1025};
   constexpr int64_t kWidths[] = {0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 24, 32, 33, 40, 64, 65, 80, 128};
   constexpr DType kDTypes[] = {DType::f32, DType::f32, DType::bf16, DType::f16, DType::f64};
   const auto size = [&] {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Promise 2: the same bits for any number of threads, any layout, a batch entry alone, a run of queries alone, packed
-// or padded, every time.
+// Promise 2: the same bits for any number of threads, any layout, a batch entry alone, queries alone or in any chunks,
+// packed or padded, every time. LongSameBits does it for hundreds of problems on every instruction set of this machine,
+// with the label `long`.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,8 +15,8 @@
 namespace qkv::test {
 namespace {
 
-/// Random specs that span several query and key blocks now and then.
-Spec spec_of(uint64_t seed) { return random_spec(50'000 + seed, seed % 4 == 0 ? 450 : 140); }
+/// Random specs that span several query and key blocks, of the backward or of both passes, now and then.
+Spec spec_of(uint64_t seed) { return random_spec(50'000 + seed, seed % 16 == 8 ? 1300 : seed % 4 == 0 ? 450 : 140); }
 
 /// Elements of axis `axis` from `begin` on of `all` are those of `part`, to the bit.
 void expect_part(const Tensor& all, const Tensor& part, int axis, int64_t begin, const std::string& what) {
@@ -29,15 +30,17 @@ void expect_part(const Tensor& all, const Tensor& part, int axis, int64_t begin,
   }
 }
 
-TEST(same_bits, for_any_number_of_threads) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
-    const TestProblem problem(spec_of(seed));
-    const AttentionReference one = run_operation(problem, {.threads = 1});
-    for (const int threads : {2, 3, 8}) {
-      EXPECT_EQ(different_bits(one, run_operation(problem, {.threads = threads})), "")
-          << name(problem.spec) << " with " << threads << " threads";
-    }
+void expect_same_for_threads(uint64_t seed) {
+  const TestProblem problem(spec_of(seed));
+  const AttentionReference one = run_operation(problem, {.threads = 1});
+  for (const int threads : {2, 3, 5, 8}) {
+    EXPECT_EQ(different_bits(one, run_operation(problem, {.threads = threads})), "")
+        << name(problem.spec) << " with " << threads << " threads";
   }
+}
+
+TEST(same_bits, for_any_number_of_threads) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) expect_same_for_threads(seed);
 }
 
 TEST(same_bits, when_many_threads_share_one_head) {
@@ -55,64 +58,87 @@ TEST(same_bits, when_many_threads_share_one_head) {
   }
 }
 
-TEST(same_bits, for_any_layout_of_inputs_and_outputs) {
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
-    Spec spec = spec_of(seed);
-    spec.layout = Layout::contiguous;
-    const AttentionReference expected = run_operation(TestProblem(spec));
-    for (const Layout layout :
-         {Layout::token_major, Layout::reversed, Layout::padded, Layout::strided, Layout::transposed}) {
-      spec.layout = layout;
-      const TestProblem problem(spec);
-      EXPECT_EQ(different_bits(expected, run_operation(problem, {.layout = layout})), "") << name(problem.spec);
-    }
+void expect_same_for_layouts(uint64_t seed) {
+  Spec spec = spec_of(seed);
+  spec.layout = Layout::contiguous;
+  const AttentionReference expected = run_operation(TestProblem(spec));
+  for (const Layout layout :
+       {Layout::token_major, Layout::reversed, Layout::padded, Layout::strided, Layout::transposed}) {
+    spec.layout = layout;
+    const TestProblem problem(spec);
+    EXPECT_EQ(different_bits(expected, run_operation(problem, {.layout = layout})), "") << name(problem.spec);
   }
+}
+
+TEST(same_bits, for_any_layout_of_inputs_and_outputs) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) expect_same_for_layouts(seed);
+}
+
+/// Returns how many batch entries it compared.
+int expect_same_for_batch_entries(uint64_t seed) {
+  Spec spec = spec_of(seed);
+  spec.features &= ~(kDropout | kPacked);
+  const TestProblem problem(spec);
+  if (problem.spec.rank != 4 || problem.spec.B < 2) return 0;
+  SCOPED_TRACE(name(problem.spec));
+  const AttentionReference all = run_operation(problem);
+  for (int64_t b = 0; b < problem.spec.B; ++b) {
+    const AttentionReference alone = run_operation(batch_entry(problem, b));
+    expect_part(all.out, alone.out, 0, b, "out");
+    expect_part(all.lse, alone.lse, 0, b, "lse");
+    expect_part(all.d_q, alone.d_q, 0, b, "d_q");
+    expect_part(all.d_k, alone.d_k, 0, b, "d_k");
+    expect_part(all.d_v, alone.d_v, 0, b, "d_v");
+  }
+  return static_cast<int>(problem.spec.B);
 }
 
 TEST(same_bits, of_a_batch_entry_alone) {
   int compared = 0;
-  for (uint64_t seed = 1; seed <= 150; ++seed) {
-    Spec spec = spec_of(seed);
-    spec.features &= ~(kDropout | kPacked);
-    const TestProblem problem(spec);
-    if (problem.spec.rank != 4 || problem.spec.B < 2) continue;
-    SCOPED_TRACE(name(problem.spec));
-    const AttentionReference all = run_operation(problem);
-    for (int64_t b = 0; b < problem.spec.B; ++b) {
-      const AttentionReference alone = run_operation(batch_entry(problem, b));
-      expect_part(all.out, alone.out, 0, b, "out");
-      expect_part(all.lse, alone.lse, 0, b, "lse");
-      expect_part(all.d_q, alone.d_q, 0, b, "d_q");
-      expect_part(all.d_k, alone.d_k, 0, b, "d_k");
-      expect_part(all.d_v, alone.d_v, 0, b, "d_v");
-      ++compared;
-    }
-  }
+  for (uint64_t seed = 1; seed <= 150; ++seed) compared += expect_same_for_batch_entries(seed);
   EXPECT_GT(compared, 30);
 }
 
-TEST(same_bits, of_queries_alone) {
-  int compared = 0;
-  for (uint64_t seed = 1; seed <= 150; ++seed) {
-    Spec spec = spec_of(seed);
-    spec.features &= ~uint32_t{kPacked};
-    const TestProblem problem(spec);
-    const int64_t Tq = problem.spec.Tq;
-    if (Tq < 2 || problem.q.rank() < 2) continue;
-    SCOPED_TRACE(name(problem.spec));
-    const AttentionReference all = run_operation(problem);
-    Stream stream(seed);
-    const int64_t side = problem.options.block_mask ? problem.options.block.queries : 1;
-    const int64_t begin = stream.integer(0, Tq - 1) / side * side;
-    const int64_t end = stream.chance(0.3) ? std::min(Tq, begin + 1) : stream.integer(begin + 1, Tq);
+/// Cuts the queries into chunks, one alone now and then; returns how many.
+int expect_same_for_chunks(uint64_t seed) {
+  Spec spec = spec_of(seed);
+  spec.features &= ~uint32_t{kPacked};
+  const TestProblem problem(spec);
+  if (problem.spec.Tq < 2) return 0;
+  SCOPED_TRACE(name(problem.spec));
+  const AttentionReference all = run_operation(problem);
+  Stream stream(seed);
+  const int64_t side = problem.options.block_mask ? problem.options.block.queries : 1;
+  const int axis = problem.q.rank() - 2;
+  int chunks = 0;
+  for (int64_t begin = 0; begin < problem.spec.Tq; ++chunks) {
+    const int64_t length = stream.chance(0.3) ? side : stream.integer(1, problem.spec.Tq) / side * side;
+    const int64_t end = std::min(problem.spec.Tq, begin + std::max(side, length));
     const AttentionReference alone = run_operation(query_chunk(problem, begin, end));
-    const int axis = problem.q.rank() - 2;
     expect_part(all.out, alone.out, axis, begin, "out");
     expect_part(all.lse, alone.lse, axis, begin, "lse");
     expect_part(all.d_q, alone.d_q, axis, begin, "d_q");
-    ++compared;
+    begin = end;
   }
+  return chunks;
+}
+
+TEST(same_bits, of_queries_in_any_chunks) {
+  int compared = 0;
+  for (uint64_t seed = 1; seed <= 100; ++seed) compared += expect_same_for_chunks(seed);
   EXPECT_GT(compared, 80);
+}
+
+TEST(LongSameBits, of_hundreds_of_problems_on_every_instruction_set) {
+  for_each_target([](const std::string&) {
+    int compared = 0;
+    for (uint64_t seed = 1'000; seed < 1'300; ++seed) {
+      expect_same_for_threads(seed);
+      expect_same_for_layouts(seed);
+      compared += expect_same_for_batch_entries(seed) + expect_same_for_chunks(seed);
+    }
+    EXPECT_GT(compared, 300);
+  });
 }
 
 TEST(same_bits, of_an_empty_query_alone_under_a_negative_scale) {
