@@ -6,9 +6,9 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "machine_kernels.cc"  // NOLINT
 // Vectors whose size is unknown to the compiler cannot be held in an array; there the fixed-size target below is used.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
+#include "kernels/disabled_targets.h"
 
 #include "machine_kernels.h"
 

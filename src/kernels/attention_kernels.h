@@ -20,14 +20,27 @@ struct StoredRows {
   int64_t columns;
 };
 
-/// The rows of a packed operand that hold NaN or infinities. Packed, such elements are 0, and products add their share
-/// only where the pair is visible, so that what is hidden cannot leak through 0 * NaN.
+/// The rows of a packed operand that hold NaN or infinities, in pairs of bf16 also what kSmallestPaired and
+/// kLargestPaired exclude. Packed, such elements are 0, and products add their share only where the pair is visible, so
+/// that what is hidden cannot leak through 0 * NaN.
 struct NonFiniteRows {
   StoredRows source;  ///< where their values are read again
   const int64_t* rows = nullptr;
   int64_t count = 0;
   int64_t first_row = 0;  ///< of the source, row 0 of the tile
 };
+
+/// Two consecutive inner elements of bf16 operands, the first in the lower half: what one step of a bf16 dot product
+/// takes. Of an odd inner length the last upper half is 0.
+struct BFloat16Pair {
+  uint32_t bits;
+};
+
+/// Magnitudes of bf16 that a streamed operand keeps in pairs, beside 0. Smaller ones could vanish in products, whose
+/// results below 2^-126 the instruction flushes to 0, subnormal operands before they are multiplied; larger ones could
+/// overflow between the two products of a pair.
+inline constexpr float kSmallestPaired = 0x1p-64F;
+inline constexpr float kLargestPaired = 0x1p64F;
 
 /// How the dropout decisions of a tile are made; see qkv/support/random.h.
 template <class T>
@@ -40,12 +53,13 @@ struct TileDropout {
 
 /// The scores of `rows` queries against the columns [begin, end) of one key block.
 /// Where `terms` is null every pair is visible and has no additive term; else terms[r][c] is added to the score after
-/// the soft-cap, and -inf hides the pair whatever its score.
-template <class T>
+/// the soft-cap, and -inf hides the pair whatever its score. Operands are of T or of BFloat16Pair; widths and strides
+/// count those.
+template <class T, class E = T>
 struct ScoreTile {
-  const T* q;  ///< [rows, q_stride]
+  const E* q;  ///< [rows, q_stride]
   int64_t q_stride;
-  const T* keys;  ///< panels of the block: [panel][D][panel_width]
+  const E* keys;  ///< panels of the block: [panel][D][panel_width]
   int64_t rows;
   int64_t D;
   int64_t begin;  ///< a multiple of the panel width
@@ -127,12 +141,28 @@ struct AttentionKernels {
   void (*tanh)(const T* x, T* y, int64_t n);
 };
 
+/// What an instruction set with bf16 dot products has beside its AttentionKernels<float>, whose lanes and panels it
+/// shares. Rows are bf16; widths of the results count pairs.
+struct PairKernels {
+  /// Rows to pairs along the columns, for a broadcast operand, each padded with zeros to `out_stride` pairs.
+  void (*pack_pair_rows)(const StoredRows& rows, BFloat16Pair* out, int64_t out_stride);
+  /// Rows to panels [panel][ceil(columns / 2)][panel_width], the last one padded with zeros.
+  void (*pack_pair_panels)(const StoredRows& rows, BFloat16Pair* out);
+  /// Rows to pairs of rows, for a streamed operand whose inner dimension they are: [ceil(rows / 2)][out_stride], padded
+  /// with zeros. Elements that NonFiniteRows speaks of become 0; the rows that hold some are listed in `found` (at most
+  /// rows.rows of them). Returns how many.
+  int64_t (*pack_row_pairs)(const StoredRows& rows, BFloat16Pair* out, int64_t out_stride, int64_t* found);
+  /// Final scores; hidden ones are -inf.
+  void (*score_tile)(const ScoreTile<float, BFloat16Pair>& tile);
+};
+
 /// The kernels of one instruction set.
 struct KernelSet {
-  int64_t target;  ///< Highway's target bit; smaller is better
+  int64_t target;  ///< Highway's target bit that the machine must have; smaller is better
   const char* name;
-  const AttentionKernels<float>* f32;
-  const AttentionKernels<double>* f64;
+  const AttentionKernels<float>* f32 = nullptr;
+  const AttentionKernels<double>* f64 = nullptr;
+  const PairKernels* bf16 = nullptr;  ///< null: no bf16 dot products
   template <class T>
   const AttentionKernels<T>& attention() const {
     if constexpr (sizeof(T) == sizeof(float)) {

@@ -26,20 +26,20 @@ constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
 /// rows . columns for every pair of the tile, columns packed in panels of `depth` steps; of the last panel only the
 /// vectors that reach below `end`.
-template <class T>
-HWY_INLINE void PanelProducts(const ScoreTile<T>& tile, const T* rows, int64_t rows_stride, const T* panels,
+template <class T, class E>
+HWY_INLINE void PanelProducts(const ScoreTile<T, E>& tile, const E* rows, int64_t rows_stride, const E* panels,
                               int64_t depth, T* products) {
   constexpr int64_t W = kPanel<T>;
   for (int64_t c = tile.begin; c < tile.end; c += W) {
     const int64_t vectors = std::min<int64_t>(kTileVectors, (tile.end - c + kLanes<T> - 1) / kLanes<T>);
-    Product<Into::kSet, T>({rows, rows_stride, 1, panels + c * depth, W, products + c, tile.scores_stride, depth},
-                           tile.rows, vectors);
+    Product<Into::kSet, T, E>({rows, rows_stride, 1, panels + c * depth, W, products + c, tile.scores_stride, depth},
+                              tile.rows, vectors);
   }
 }
 
 /// q . k for every pair of the tile.
-template <class T>
-HWY_INLINE void RawScores(const ScoreTile<T>& tile) {
+template <class T, class E>
+HWY_INLINE void RawScores(const ScoreTile<T, E>& tile) {
   PanelProducts(tile, tile.q, tile.q_stride, tile.keys, tile.D, tile.scores);
 }
 
@@ -52,14 +52,14 @@ HWY_INLINE Vector<T> KeepVisible(Vector<T> s) {
 }
 
 /// True where the terms of a column, and the rest of its vector, must be read.
-template <class T>
-HWY_INLINE bool HasTerms(const ScoreTile<T>& tile, int64_t c) {
+template <class T, class E>
+HWY_INLINE bool HasTerms(const ScoreTile<T, E>& tile, int64_t c) {
   return tile.terms != nullptr && (c < tile.shared_begin || c >= tile.shared_end);
 }
 
 /// One vector of scores from its raw products: final ones when `Finished`, else unscaled ones.
-template <bool Finished, class T>
-HWY_INLINE Vector<T> ScoreVector(const ScoreTile<T>& tile, int64_t r, int64_t c, Vector<T> s, Vector<T>* slope) {
+template <bool Finished, class T, class E>
+HWY_INLINE Vector<T> ScoreVector(const ScoreTile<T, E>& tile, int64_t r, int64_t c, Vector<T> s, Vector<T>* slope) {
   const Tag<T> d;
   if (Finished) {
     s = hn::Mul(s, hn::Set(d, tile.scale));
@@ -77,8 +77,8 @@ HWY_INLINE Vector<T> ScoreVector(const ScoreTile<T>& tile, int64_t r, int64_t c,
 }
 
 /// Turns one row of raw products into scores, hides the lanes from `end` on, and returns the largest score.
-template <bool Finished, class T>
-HWY_INLINE T FinishRow(const ScoreTile<T>& tile, int64_t r) {
+template <bool Finished, class T, class E>
+HWY_INLINE T FinishRow(const ScoreTile<T, E>& tile, int64_t r) {
   const Tag<T> d;
   T* HWY_RESTRICT s = tile.scores + r * tile.scores_stride;
   const auto hidden = hn::Set(d, kHidden<T>);
@@ -101,8 +101,8 @@ HWY_INLINE T FinishRow(const ScoreTile<T>& tile, int64_t r) {
 /// For a row whose scores are the lowest number at most: those below it although visible are products that overflowed.
 /// They become the lowest number, as KeepVisible makes them where there are terms, so that the row keeps a
 /// distribution. Returns the row's largest score then.
-template <class T>
-HWY_NOINLINE T RaiseRow(const ScoreTile<T>& tile, int64_t r, T largest) {
+template <class T, class E>
+HWY_NOINLINE T RaiseRow(const ScoreTile<T, E>& tile, int64_t r, T largest) {
   T* s = tile.scores + r * tile.scores_stride;
   for (int64_t c = tile.begin; c < tile.end; ++c) {
     if (HasTerms(tile, c)) continue;
@@ -112,8 +112,8 @@ HWY_NOINLINE T RaiseRow(const ScoreTile<T>& tile, int64_t r, T largest) {
   return largest;
 }
 
-template <class T>
-void ScoresOfTile(const ScoreTile<T>& tile) {
+template <class T, class E>
+void ScoresOfTile(const ScoreTile<T, E>& tile) {
   RawScores(tile);
   for (int64_t r = 0; r < tile.rows; ++r) FinishRow<true, T>(tile, r);
 }

@@ -3,6 +3,10 @@
 
 #include <hwy/targets.h>
 
+#if HWY_ARCH_X86
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -23,19 +27,46 @@ KernelSet& entry(int64_t target) {
   for (KernelSet& set : table()) {
     if (set.target == target) return set;
   }
-  table().push_back({target, hwy::TargetName(target), nullptr, nullptr});
+  table().push_back({target, hwy::TargetName(target)});
   return table().back();
+}
+
+/// The set that Highway does not know: AVX3 and the bf16 dot product. Its f32 and f64 tables are AVX3's.
+KernelSet& avx3_bf16() {
+  static KernelSet set{HWY_AVX3, "AVX3_BF16"};
+  return set;
+}
+
+/// CPUID says whether the processor has the instruction. That the system keeps its registers is Highway's condition for
+/// AVX3.
+bool has_bf16_products() {
+#if HWY_ARCH_X86
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kBf16Bit = 1U << 5;  // leaf 7, subleaf 1, EAX
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kBf16Bit) != 0;
+#else
+  return false;
+#endif
 }
 
 /// Sets this machine can run, best first.
 std::vector<const KernelSet*> supported() {
   link_attention_f32();
   link_attention_f64();
+  link_attention_bf16();
   std::vector<const KernelSet*> sets;
   for (const KernelSet& set : table()) {
     if ((set.target & hwy::SupportedTargets()) != 0) sets.push_back(&set);
   }
   std::sort(sets.begin(), sets.end(), [](const KernelSet* a, const KernelSet* b) { return a->target < b->target; });
+  static const bool bf16_products = has_bf16_products();
+  const auto avx3 =
+      std::find_if(sets.begin(), sets.end(), [](const KernelSet* set) { return set->target == HWY_AVX3; });
+  if (bf16_products && avx3_bf16().bf16 != nullptr && avx3 != sets.end()) {
+    avx3_bf16().f32 = (*avx3)->f32;
+    avx3_bf16().f64 = (*avx3)->f64;
+    sets.insert(sets.begin(), &avx3_bf16());
+  }
   return sets;
 }
 
@@ -67,6 +98,7 @@ std::atomic<const KernelSet*> chosen{nullptr};
 
 RegisterKernels::RegisterKernels(int64_t target, const AttentionKernels<float>* f32) { entry(target).f32 = f32; }
 RegisterKernels::RegisterKernels(int64_t target, const AttentionKernels<double>* f64) { entry(target).f64 = f64; }
+RegisterKernels::RegisterKernels(const PairKernels* bf16) { avx3_bf16().bf16 = bf16; }
 
 const KernelSet& kernels() {
   const KernelSet* set = chosen.load(std::memory_order_acquire);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "kernels/attention_kernels.h"
 #include "operation.h"
@@ -24,12 +25,14 @@ TEST(targets, the_best_one_is_chosen_first) {
 }
 
 TEST(targets, forcing_one_runs_its_own_code) {
-  std::set<const void*> tables;
+  // AVX3_BF16 differs from AVX3 in bf16 alone.
+  std::set<std::pair<const void*, const void*>> tables;
   for_each_target([&](const std::string& target) {
     EXPECT_EQ(kernels().name, target);
     EXPECT_EQ(kernels().f32->panel_width % kernels().f32->lanes, 0);
-    tables.insert(kernels().f32);
-    tables.insert(kernels().f64);
+    EXPECT_EQ(kernels().bf16 != nullptr, target == "AVX3_BF16");
+    tables.insert({kernels().f32, kernels().bf16});
+    tables.insert({kernels().f64, kernels().bf16});
   });
   EXPECT_EQ(tables.size(), 2 * supported_targets().size()) << "two names share one table";
 }
