@@ -156,6 +156,9 @@ struct PairKernels {
   void (*score_tile)(const ScoreTile<float, BFloat16Pair>& tile);
 };
 
+template <class T>
+struct MatmulKernels;  // kernels/matmul_kernels.h
+
 /// The kernels of one instruction set.
 struct KernelSet {
   int64_t target;  ///< Highway's target bit that the machine must have; smaller is better
@@ -163,12 +166,22 @@ struct KernelSet {
   const AttentionKernels<float>* f32 = nullptr;
   const AttentionKernels<double>* f64 = nullptr;
   const PairKernels* bf16 = nullptr;  ///< null: no bf16 dot products
+  const MatmulKernels<float>* matmul_f32 = nullptr;
+  const MatmulKernels<double>* matmul_f64 = nullptr;
   template <class T>
   const AttentionKernels<T>& attention() const {
     if constexpr (sizeof(T) == sizeof(float)) {
       return *f32;
     } else {
       return *f64;
+    }
+  }
+  template <class T>
+  const MatmulKernels<T>& matmul() const {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return *matmul_f32;
+    } else {
+      return *matmul_f64;
     }
   }
 };

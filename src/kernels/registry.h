@@ -10,11 +10,15 @@ struct RegisterKernels {
   RegisterKernels(int64_t target, const AttentionKernels<float>* f32);
   RegisterKernels(int64_t target, const AttentionKernels<double>* f64);
   explicit RegisterKernels(const PairKernels* bf16);  ///< of AVX3_BF16
+  RegisterKernels(int64_t target, const MatmulKernels<float>* f32);
+  RegisterKernels(int64_t target, const MatmulKernels<double>* f64);
 };
 
 /// Called by the table so that a static library keeps the files that announce themselves.
 void link_attention_f32();
 void link_attention_f64();
 void link_attention_bf16();
+void link_matmul_f32();
+void link_matmul_f64();
 
 }  // namespace qkv

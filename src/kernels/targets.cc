@@ -54,6 +54,8 @@ std::vector<const KernelSet*> supported() {
   link_attention_f32();
   link_attention_f64();
   link_attention_bf16();
+  link_matmul_f32();
+  link_matmul_f64();
   std::vector<const KernelSet*> sets;
   for (const KernelSet& set : table()) {
     if ((set.target & hwy::SupportedTargets()) != 0) sets.push_back(&set);
@@ -65,6 +67,8 @@ std::vector<const KernelSet*> supported() {
   if (bf16_products && avx3_bf16().bf16 != nullptr && avx3 != sets.end()) {
     avx3_bf16().f32 = (*avx3)->f32;
     avx3_bf16().f64 = (*avx3)->f64;
+    avx3_bf16().matmul_f32 = (*avx3)->matmul_f32;
+    avx3_bf16().matmul_f64 = (*avx3)->matmul_f64;
     sets.insert(sets.begin(), &avx3_bf16());
   }
   return sets;
@@ -99,6 +103,8 @@ std::atomic<const KernelSet*> chosen{nullptr};
 RegisterKernels::RegisterKernels(int64_t target, const AttentionKernels<float>* f32) { entry(target).f32 = f32; }
 RegisterKernels::RegisterKernels(int64_t target, const AttentionKernels<double>* f64) { entry(target).f64 = f64; }
 RegisterKernels::RegisterKernels(const PairKernels* bf16) { avx3_bf16().bf16 = bf16; }
+RegisterKernels::RegisterKernels(int64_t target, const MatmulKernels<float>* f32) { entry(target).matmul_f32 = f32; }
+RegisterKernels::RegisterKernels(int64_t target, const MatmulKernels<double>* f64) { entry(target).matmul_f64 = f64; }
 
 const KernelSet& kernels() {
   const KernelSet* set = chosen.load(std::memory_order_acquire);

@@ -11,17 +11,23 @@
 
 namespace qkv {
 
-/// Scratch memory: zeroed, 64-byte aligned. Throws SystemError when there is none.
+/// Asks for scratch whose bytes are whatever they were.
+struct Uninitialised {};
+inline constexpr Uninitialised kUninitialised;
+
+/// Scratch memory: zeroed unless asked otherwise, 64-byte aligned. Throws SystemError when there is none.
 template <class T>
 class AlignedArray {
  public:
   AlignedArray() = default;
-  explicit AlignedArray(int64_t count) {
+  explicit AlignedArray(int64_t count) : AlignedArray(count, kUninitialised) {
+    if (count != 0) std::memset(static_cast<void*>(data_.get()), 0, static_cast<size_t>(count) * sizeof(T));
+  }
+  AlignedArray(int64_t count, Uninitialised) {
     if (count == 0) return;
     const int64_t bytes = round_up(checked_multiply(count, static_cast<int64_t>(sizeof(T)), "scratch"), kAlignment);
     data_.reset(static_cast<T*>(std::aligned_alloc(kAlignment, static_cast<size_t>(bytes))));
     if (!data_) throw SystemError(concat("memory: ", bytes, " bytes of scratch are not to be had"));
-    std::memset(static_cast<void*>(data_.get()), 0, static_cast<size_t>(bytes));
   }
   T* get() const { return data_.get(); }
   T& operator[](int64_t i) const { return data_.get()[i]; }

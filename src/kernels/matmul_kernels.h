@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention_kernels.h"
+#include "qkv/kernels/matmul.h"
+
+namespace qkv {
+
+// What matmul asks of one instruction set. T is the compute type, float or double. Pointers, sizes and strides (in
+// elements); scratch belongs to the caller.
+
+/// sums[r, :] = or += sum over t < steps of a[r a_row + t a_step] * b[t b_step + :], from zero and in order of t.
+template <class T>
+struct MatmulProduct {
+  const T* a;
+  int64_t a_row;
+  int64_t a_step;
+  const T* b;
+  int64_t b_step;
+  T* sums;
+  int64_t sums_row;
+  int64_t steps;
+  int64_t rows;
+  int64_t columns;  ///< written in whole vectors
+  bool add;
+};
+
+/// No item of work is wider.
+inline constexpr int64_t kMatmulColumns = 256;
+
+/// C = activation(sums + bias) * gate + residual for a rectangle of C.
+template <class T>
+struct MatmulFinish {
+  T* sums;  ///< [rows, sums_row], 64-byte aligned, whole vectors; overwritten
+  int64_t sums_row;
+  int64_t rows;
+  int64_t columns;  ///< at most kMatmulColumns
+  const T* bias;    ///< [columns] in whole vectors; null: none
+  Activation activation;
+  StoredRows gate;  ///< data null: none
+  StoredRows residual;
+  void* c;
+  DType c_dtype;
+  int64_t c_row;
+  int64_t c_column;
+};
+
+template <class T>
+struct MatmulKernels {
+  int64_t lanes;        ///< of one vector
+  int64_t panel_width;  ///< columns of a packed panel
+
+  /// out[r, c] = source[r, c], widened; columns up to `padded`, a multiple of the lanes, are 0.
+  void (*stage)(const StoredRows& source, T* out, int64_t out_stride, int64_t padded);
+  void (*product)(const MatmulProduct<T>& product);
+  void (*finish)(const MatmulFinish<T>& finish);
+};
+
+}  // namespace qkv
