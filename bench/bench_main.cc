@@ -7,6 +7,8 @@
 #include <iostream>
 #include <set>
 
+#include "markdown.h"
+#include "peer.h"
 #include "qkv/kernels/targets.h"
 #include "qkv/support/error.h"
 #include "qkv/support/parallel.h"
@@ -24,6 +26,7 @@ struct Arguments {
   bool no_check = false;
   bool check_only = false;
   bool list = false;
+  std::vector<std::string> peers;
   std::string target;
   std::string json;
 };
@@ -59,7 +62,8 @@ std::vector<int> thread_counts(const Case& spec, const Arguments& arguments) {
 }
 
 /// Fills, checks and lists what is timed. Runs of a case that failed its check go to `failed`.
-std::vector<Run> prepare(const std::vector<Case>& cases, const Arguments& arguments, std::vector<Run>& failed) {
+std::vector<Run> prepare(const std::vector<Case>& cases, const Arguments& arguments,
+                         const std::vector<std::shared_ptr<Peer>>& peers, std::vector<Run>& failed) {
   std::vector<Run> runs;
   for (const Case& spec : cases) {
     progress((arguments.no_check ? "filling " : "checking ") + spec.name);
@@ -68,10 +72,10 @@ std::vector<Run> prepare(const std::vector<Case>& cases, const Arguments& argume
     const std::vector<int> threads = thread_counts(spec, arguments);
     Verdict verdict;
     if (!arguments.no_check) verdict = verify(*inputs, work, threads);
-    for (Run& run : runs_of(inputs, work, threads)) {
-      run.verdict = verdict;
-      (verdict.passed ? runs : failed).push_back(std::move(run));
-    }
+    std::vector<Run> ours = runs_of(inputs, work, threads);
+    for (Run& run : ours) run.verdict = verdict;
+    if (verdict.passed && !arguments.check_only) ours = with_peers(std::move(ours), peers);
+    for (Run& run : ours) (verdict.passed ? runs : failed).push_back(std::move(run));
     if (!verdict.passed) std::cerr << "qkv_bench: " << spec.name << ": " << verdict.failure << '\n';
   }
   return runs;
@@ -99,8 +103,10 @@ int run(const Arguments& arguments) {
   }
   Report report;
   report.facts = machine_facts();
+  const std::vector<std::shared_ptr<Peer>> peers = start_peers(arguments.peers);
+  for (const auto& peer : peers) report.peers.push_back({peer->engine(), peer->version(), peer->absent()});
   std::vector<Run> failed;
-  report.runs = prepare(cases, arguments, failed);
+  report.runs = prepare(cases, arguments, peers, failed);
   if (arguments.check_only) {
     std::cout << runs_checked(report.runs, failed);
     return failed.empty() ? 0 : 1;
@@ -133,6 +139,8 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_flag("--quick", arguments.quick, "at most 5 rounds and 60 seconds, not counting the check");
   app.add_flag("--no-check", arguments.no_check, "time without comparing to the reference first");
   app.add_flag("--check-only", arguments.check_only, "compare to the reference and stop")->excludes("--no-check");
+  app.add_option("--peer", arguments.peers,
+                 "a command that speaks for another library (see bench/README.md); may be given again");
   app.add_option("--target", arguments.target, "instruction set (see qkv info)");
   app.add_option("--json", arguments.json, "also write the result to this file");
   app.add_flag("--list", arguments.list, "print the chosen cases and stop");

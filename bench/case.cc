@@ -186,6 +186,7 @@ Case parse(const std::string& line) {
     } catch (const Error& error) {
       fail(key, ": ", error.what());
     }
+    result.keys[key] = word.substr(equal + 1);
   }
   result.Hkv = defaults.Hkv.value_or(result.H);
   result.Dv = defaults.Dv.value_or(result.D);

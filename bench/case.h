@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,8 +28,9 @@ enum class Layout : uint8_t {
 /// One line of a case file: `name key=value ...`. `case_help()` describes the keys.
 struct Case {
   std::string name;
-  std::string line;     ///< as written
-  std::string against;  ///< name of the case it is compared with; empty for none
+  std::string line;                         ///< as written
+  std::map<std::string, std::string> keys;  ///< what the line says, key by key
+  std::string against;                      ///< name of the case it is compared with; empty for none
   std::vector<Mode> modes = {Mode::forward};
   std::vector<int> threads;  ///< empty: 1 and all
 

@@ -80,9 +80,11 @@ MachineMeter::MachineMeter() : kernels_(machine_kernels(chosen_target())), buffe
 }
 
 double MachineMeter::multiply_add(DType dtype, int threads) const {
-  const bool wide = dtype == DType::f64;
-  const auto loop = wide ? kernels_.multiply_add_f64 : kernels_.multiply_add_f32;
-  const int64_t operations = wide ? kernels_.operations_f64 : kernels_.operations_f32;
+  double (*loop)(int64_t) = kernels_.multiply_add_f32;
+  int64_t operations = kernels_.operations_f32;
+  if (dtype == DType::f64) loop = kernels_.multiply_add_f64, operations = kernels_.operations_f64;
+  if (dtype == DType::bf16) loop = kernels_.dot_bf16, operations = kernels_.operations_bf16;
+  if (loop == nullptr) return 0;
   // About 0.2 ms at 4 GHz and one step a cycle: long beside a fork, short beside a time slice.
   constexpr int64_t kIterations = 40000;
   const double seconds = best_of(40, [&] {
@@ -91,14 +93,13 @@ double MachineMeter::multiply_add(DType dtype, int threads) const {
   return static_cast<double>(operations * kIterations * threads) / seconds;
 }
 
-double MachineMeter::read_bandwidth(int threads) const {
-  constexpr int64_t kBlock = 256 * kReadStep;
+double MachineMeter::read_bandwidth(int threads, int64_t bytes, int repetitions) const {
+  const int64_t blocks = std::clamp<int64_t>(bytes / kReadBlock, threads, buffer_bytes() / kReadBlock);
   const char* data = static_cast<const char*>(buffer_.view().data());
-  const double seconds = best_of(2, [&] {
-    parallel_for(buffer_bytes() / kBlock, threads,
-                 [&](int64_t block, int) { kept += kernels_.read(data + block * kBlock, kBlock); });
+  const double seconds = best_of(repetitions, [&] {
+    parallel_for(blocks, threads, [&](int64_t block, int) { kept += kernels_.read(data + block * kReadBlock); });
   });
-  return static_cast<double>(buffer_bytes() / kBlock * kBlock) / seconds;
+  return static_cast<double>(blocks * kReadBlock) / seconds;
 }
 
 double MachineMeter::fork_join(int threads) const {

@@ -26,10 +26,12 @@ MachineFacts machine_facts();
 class MachineMeter {
  public:
   MachineMeter();
-  /// Multiply-adds in the compute type of a dtype (f64 for f64, else f32), operations a second.
+  /// Operations a second of multiply-adds in f64 or f32, or of bf16 dot products; 0 where there are none.
   double multiply_add(DType dtype, int threads) const;
   /// Bytes a second of reading a buffer far larger than the last cache.
-  double read_bandwidth(int threads) const;
+  double read_bandwidth(int threads) const { return read_bandwidth(threads, buffer_bytes(), 2); }
+  /// The same of reading only about `bytes` of it, over and over: as fast as the caches that hold so much allow.
+  double read_bandwidth(int threads, int64_t bytes, int repetitions) const;
   /// Seconds of a parallel_for with an empty body for each thread: the median of many.
   double fork_join(int threads) const;
   /// Size of the buffer that read_bandwidth reads.

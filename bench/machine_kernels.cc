@@ -5,11 +5,12 @@
 // operands, and no compiler leaves a loop of 16 rolled, which would send the chains through memory.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "machine_kernels.cc"  // NOLINT
-// Vectors whose size is unknown to the compiler cannot be held in an array; there the fixed-size target below is used.
-#include <hwy/foreach_target.h>  // must come before highway.h
-#include <hwy/highway.h>
 #include "kernels/disabled_targets.h"
+// disabled_targets.h must come first, then foreach_target.h.
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
 
+#include "dot_bf16.h"
 #include "machine_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -38,35 +39,39 @@ HWY_NOINLINE double multiply_add(int64_t iterations) {
   return static_cast<double>(hn::GetLane(total));
 }
 
-HWY_NOINLINE uint64_t read(const void* data, int64_t bytes) {
+HWY_NOINLINE uint64_t read(const void* block) {
   const hn::ScalableTag<uint64_t> tag;
   using Vector = hn::Vec<decltype(tag)>;
-  constexpr size_t kSums = 8;
+  constexpr size_t kStreams = static_cast<size_t>(kReadStreams);
+  constexpr size_t kDistance = static_cast<size_t>(kReadBlock / kReadStreams) / sizeof(uint64_t);
+  constexpr size_t kLine = 64 / sizeof(uint64_t);
   const size_t lanes = hn::Lanes(tag);
-  const uint64_t* words = static_cast<const uint64_t*>(data);
-  const size_t count = static_cast<size_t>(bytes) / sizeof(uint64_t);
-  Vector sums[kSums];
-  for (size_t s = 0; s < kSums; ++s) sums[s] = hn::Zero(tag);
-  for (size_t w = 0; w < count; w += kSums * lanes) {
-    for (size_t s = 0; s < kSums; ++s) sums[s] = hn::Add(sums[s], hn::Load(tag, words + w + s * lanes));
+  const uint64_t* words = static_cast<const uint64_t*>(block);
+  Vector sums[kStreams];
+  for (size_t s = 0; s < kStreams; ++s) sums[s] = hn::Zero(tag);
+  for (size_t w = 0; w < kDistance; w += kLine) {
+    for (size_t s = 0; s < kStreams; ++s) {
+      const uint64_t* line = words + s * kDistance + w;
+      for (size_t l = 0; l < kLine; l += lanes) sums[s] = hn::Add(sums[s], hn::Load(tag, line + l));
+    }
   }
   Vector total = hn::Zero(tag);
-  for (size_t s = 0; s < kSums; ++s) total = hn::Add(total, sums[s]);
+  for (size_t s = 0; s < kStreams; ++s) total = hn::Add(total, sums[s]);
   return hn::GetLane(total);
 }
 
 MachineKernels kernels() {
   const auto operations = [](size_t lanes) { return static_cast<int64_t>(2 * kChains * lanes); };
-  return {
-    hwy::TargetName(HWY_TARGET), &multiply_add<float>,
+  MachineKernels result{};
+  result.target = hwy::TargetName(HWY_TARGET);
+  result.multiply_add_f32 = &multiply_add<float>;
+  result.operations_f32 = operations(hn::Lanes(hn::ScalableTag<float>()));
 #if HWY_HAVE_FLOAT64
-        &multiply_add<double>, operations(hn::Lanes(hn::ScalableTag<float>())),
-        operations(hn::Lanes(hn::ScalableTag<double>())),
-#else
-        nullptr, operations(hn::Lanes(hn::ScalableTag<float>())), 0,
+  result.multiply_add_f64 = &multiply_add<double>;
+  result.operations_f64 = operations(hn::Lanes(hn::ScalableTag<double>()));
 #endif
-        &read
-  };
+  result.read = &read;
+  return result;
 }
 
 }  // namespace qkv::bench::HWY_NAMESPACE
@@ -83,12 +88,18 @@ MachineKernels machine_kernels(const std::string& target) {
   int64_t allowed = hwy::SupportedTargets();
   for (int64_t rest = allowed; rest != 0; rest &= rest - 1) {
     const int64_t bit = rest & -rest;
-    if (target == hwy::TargetName(bit)) allowed = rest;
+    const std::string name = hwy::TargetName(bit);
+    if (target == name || target == name + "_BF16") allowed = rest;  // a set of ours; its other products are the same
   }
   hwy::ChosenTarget choice;
   choice.Update(allowed);
   constexpr size_t kEntries = sizeof(HWY_DISPATCH_TABLE(kernels)) / sizeof(HWY_DISPATCH_TABLE(kernels)[0]);
-  return HWY_DISPATCH_TABLE(kernels)[kEntries == 1 ? 0 : choice.GetIndex()]();
+  MachineKernels result = HWY_DISPATCH_TABLE(kernels)[kEntries == 1 ? 0 : choice.GetIndex()]();
+  if (has_dot_bf16(target)) {
+    result.dot_bf16 = &dot_bf16;
+    result.operations_bf16 = kDotBf16Operations;
+  }
+  return result;
 }
 
 }  // namespace qkv::bench

@@ -9,18 +9,23 @@
 
 namespace qkv::bench {
 
+/// Another library that was asked.
+struct PeerFacts {
+  std::string engine, version;
+  std::string absent;  ///< why it is not there; empty when it is
+};
+
 /// Everything a benchmark found, ready to print.
 struct Report {
   MachineFacts facts;
   MachineSeries machine;
   int64_t read_buffer_bytes = 0;
+  std::vector<PeerFacts> peers;
   std::vector<Run> runs;  ///< runs whose check failed have no seconds
 };
 
 /// One JSON object: `machine` and a list `runs`; times in seconds, rates a second, sizes in bytes.
+/// A run that was not timed says why in `refused` or in its check.
 nlohmann::json to_json(const Report& report);
-
-/// A heading with the machine, a table of the machine's limits and one of the runs, from what `to_json` gives.
-std::string to_markdown(const nlohmann::json& report);
 
 }  // namespace qkv::bench

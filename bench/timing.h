@@ -14,6 +14,11 @@
 
 namespace qkv::bench {
 
+/// Of one call.
+struct Sample {
+  double seconds = 0, cpu_seconds = 0;
+};
+
 /// One timed call: a case, a mode, a number of threads, and who computes it.
 struct Run {
   std::string engine = "qkv";
@@ -22,15 +27,21 @@ struct Run {
   int threads = 1;
   Work work;
   Verdict verdict;
-  std::function<void()> call;
+  std::function<void()> call;                   ///< in this process, or
+  std::function<Sample(int64_t calls)> remote;  ///< in another one, which takes the time itself
+  std::string how;                              ///< which of its ways another library takes
+  std::string refused;                          ///< why there is nothing to time; empty when there is
 
   int64_t calls_per_sample = 1;          ///< short calls are timed many at a time
   std::vector<double> seconds;           ///< of one call, one entry a round
   std::vector<double> cpu_seconds;       ///< the same on the calling thread's own clock; meant for one thread
+  std::vector<double> read;              ///< with few queries: bytes a second of reading as much as k and v, then
   std::optional<int64_t> memory_growth;  ///< bytes, of the first call
 
   const Case& spec() const { return inputs->spec; }
   std::string label() const;  ///< "name/forward/2"
+  /// With so few queries a call is bound by reading keys and values, not by products.
+  bool bound_by_reading() const { return mode == Mode::forward && spec().Tq <= 16; }
 };
 
 /// The runs of a case, without results. The state that a backward needs is computed here.
@@ -39,6 +50,7 @@ std::vector<Run> runs_of(const std::shared_ptr<Inputs>& inputs, const Work& work
 /// What the machine could do, measured once a round between the runs. Keys: number of threads.
 struct MachineSeries {
   std::map<int, std::vector<double>> f32, f64;   ///< operations a second
+  std::map<int, std::vector<double>> bf16;       ///< of bf16 dot products; empty where there are none
   std::map<int, std::vector<double>> read;       ///< bytes a second
   std::map<int, std::vector<double>> fork_join;  ///< seconds
   const std::map<int, std::vector<double>>& multiply_add(DType dtype) const { return dtype == DType::f64 ? f64 : f32; }
