@@ -8,11 +8,12 @@ namespace qkv {
 template <class T>
 BackwardTiles<T>::BackwardTiles(const Problem& problem, const BucketMap& buckets, const BackwardRows<T>& rows)
     : problem_(problem),
-      buckets_(buckets),
       rows_(rows),
       kernels_(kernels().attention<T>()),
       q_stride_(round_up(problem.D, kernels_.lanes)),
       v_stride_(round_up(problem.Dv, kernels_.lanes)),
+      planner_(problem, buckets, kernels_, kBackwardRows, kBackwardKeys),
+      dropout_(problem, kernels_, kBackwardRows, kBackwardKeys),
       keys_(kBackwardKeys * problem.D),
       values_(kBackwardKeys * problem.Dv),
       k_(kBackwardKeys * q_stride_),
@@ -25,12 +26,9 @@ BackwardTiles<T>::BackwardTiles(const Problem& problem, const BucketMap& buckets
       scores_(kBackwardRows * kBackwardKeys),
       d_scores_(kBackwardRows * kBackwardKeys),
       factors_(problem.softcap > 0 ? kBackwardRows * kBackwardKeys : 0),
-      terms_(kBackwardRows * kBackwardKeys),
-      distances_(kBackwardRows + kBackwardKeys),
       k_found_(kBackwardKeys),
       q_found_(kBackwardRows),
       d_out_found_(kBackwardRows),
-      row_keys_(kBackwardRows),
       is_whole_row_(kBackwardRows) {
   tile_.score.q_stride = q_stride_;
   tile_.score.keys = keys_.get();
@@ -38,7 +36,6 @@ BackwardTiles<T>::BackwardTiles(const Problem& problem, const BucketMap& buckets
   tile_.score.scale = static_cast<T>(std::fabs(problem.scale));
   tile_.score.softcap = static_cast<T>(problem.softcap);
   tile_.score.finished = needs_finished_scores(problem);
-  tile_.score.terms_stride = kBackwardKeys;
   tile_.score.scores = scores_.get();
   tile_.score.scores_stride = kBackwardKeys;
   tile_.v_stride = v_stride_;
@@ -123,10 +120,9 @@ void BackwardTiles<T>::run_part(int64_t r, int64_t rows) {
   BackwardPart<T> part{.range = range_, .cover = {}, .tile = {}};
   part.range.first_row += r;
   part.range.rows = rows;
-  T* terms = terms_.get() + r * kBackwardKeys;
-  part.cover = plan_tile<T>(problem_, buckets_, part.range, kernels_, {terms, kBackwardKeys, distances_.get()});
-  if (part.cover.cover == Cover::empty) return;
-  if (rows > kBackwardEdgeRows && is_edge(problem_, part.cover)) {
+  part.cover = planner_.plan(part.range, r);
+  if (part.cover.empty()) return;
+  if (rows > kBackwardEdgeRows && part.cover.edge) {
     for (int64_t first = 0; first < rows; first += kBackwardEdgeRows) {
       run_part(r + first, std::min(kBackwardEdgeRows, rows - first));
     }
@@ -141,12 +137,8 @@ template <class T>
 BackwardTile<T> BackwardTiles<T>::tile_of(const BackwardPart<T>& part, int64_t r) {
   BackwardTile<T> tile = tile_;
   tile.score.rows = part.range.rows;
-  tile.score.begin = part.cover.begin;
-  tile.score.end = part.cover.end;
-  tile.score.shared_begin = part.cover.shared_begin;
-  tile.score.shared_end = part.cover.shared_end;
-  tile.score.terms = part.cover.cover == Cover::partial ? terms_.get() + r * kBackwardKeys : nullptr;
-  tile.dropout = tile_dropout<T>(problem_, part.range, row_keys_.get() + r);
+  part.cover.apply(tile.score);
+  tile.dropout = dropout_.decide(part.range, {part.cover.begin, part.cover.end});
   tile.q_nonfinite.first_row = tile.d_out_nonfinite.first_row = r;
   for (const T** rows : {&tile.score.q, &tile.q_finite}) *rows += r * q_stride_;
   for (const T** rows : {&tile.d_out, &tile.d_out_finite}) *rows += r * v_stride_;

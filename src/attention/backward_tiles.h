@@ -16,7 +16,7 @@ namespace qkv {
 template <class T>
 struct BackwardPart {
   TileRange range;
-  TileCover cover;
+  TileCover<T> cover;
   BackwardTile<T> tile;
   const T* d_scores() const { return tile.d_scores; }
 };
@@ -56,7 +56,6 @@ class BackwardTiles {
   BackwardTile<T> tile_of(const BackwardPart<T>& part, int64_t r);
 
   const Problem& problem_;
-  const BucketMap& buckets_;
   const BackwardRows<T>& rows_;
   const AttentionKernels<T>& kernels_;
   int64_t q_stride_, v_stride_;
@@ -64,11 +63,12 @@ class BackwardTiles {
   BackwardTile<T> tile_{};  ///< of the whole query block
   std::vector<BackwardPart<T>> parts_;
   const T* q_raw_ = nullptr;
-  AlignedArray<T> keys_, values_, k_, d_k_, d_v_;                    // of the key block
-  AlignedArray<T> q_, q_finite_, d_out_, d_out_finite_;              // of the query block
-  AlignedArray<T> scores_, d_scores_, factors_, terms_, distances_;  // of the tile
+  TilePlanner<T> planner_;
+  TileDecisions<T> dropout_;
+  AlignedArray<T> keys_, values_, k_, d_k_, d_v_;        // of the key block
+  AlignedArray<T> q_, q_finite_, d_out_, d_out_finite_;  // of the query block
+  AlignedArray<T> scores_, d_scores_, factors_;          // of the tile
   AlignedArray<int64_t> k_found_, q_found_, d_out_found_;
-  AlignedArray<uint64_t> row_keys_;
   AlignedArray<uint8_t> is_whole_row_;
 };
 

@@ -28,15 +28,37 @@ class RowDropout {
   bool on_;
 };
 
-/// The decisions of a tile for the kernels; `row_keys` is scratch for its rows.
+/// Makes the decisions of tiles for the kernels. One per worker.
 template <class T>
-TileDropout<T> tile_dropout(const Problem& problem, const TileRange& tile, uint64_t* row_keys) {
-  if (problem.dropout <= 0) return {};
-  const int64_t offset = problem.sequence(tile.b).offset;
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    row_keys[r] = dropout_row_key(problem.seed, tile.b, tile.h, tile.first_row + r + offset);
+class TileDecisions {
+ public:
+  /// For tiles of at most `rows` rows and `keys` keys.
+  TileDecisions(const Problem& problem, const AttentionKernels<T>& kernels, int64_t rows, int64_t keys)
+      : problem_(problem),
+        kernels_(kernels),
+        threshold_(dropout_threshold(problem.dropout)),
+        words_(ceil_divide(keys, kWordBits)),
+        kept_(problem.dropout > 0 ? rows * words_ : 0) {}
+
+  /// Of the columns that matter. Valid until the next tile.
+  TileDropout<T> decide(const TileRange& tile, KeyRange columns) {
+    if (problem_.dropout <= 0) return {};
+    const int64_t first = columns.begin / kWordBits;
+    const int64_t from = first * kWordBits;
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      const int64_t position = tile.first_row + r + problem_.sequence(tile.b).offset;
+      kernels_.kept_bits(dropout_row_key(problem_.seed, tile.b, tile.h, position), tile.first_key + from, threshold_,
+                         columns.end - from, kept_.get() + r * words_ + first);
+    }
+    return {kept_.get(), words_, static_cast<T>(1.0 / (1.0 - problem_.dropout))};
   }
-  return {row_keys, dropout_threshold(problem.dropout), static_cast<T>(1.0 / (1.0 - problem.dropout)), tile.first_key};
-}
+
+ private:
+  const Problem& problem_;
+  const AttentionKernels<T>& kernels_;
+  uint32_t threshold_;
+  int64_t words_;
+  AlignedArray<uint64_t> kept_;  ///< [rows, words]
+};
 
 }  // namespace qkv

@@ -47,21 +47,19 @@ class ForwardWorker {
  public:
   ForwardWorker(const Problem& problem, const BucketMap& buckets, const ForwardResults<T>& results, int64_t item_rows)
       : problem_(problem),
-        buckets_(buckets),
         results_(results),
         kernels_(kernels().attention<T>()),
         block_keys_(forward_key_block(problem.D, problem.Dv, static_cast<int64_t>(sizeof(T)))),
         stride_(round_up(std::min(block_keys_, longest_keys(problem)), kernels_.panel_width)),
+        planner_(problem, buckets, kernels_, kForwardRows, stride_),
         cache_(problem, kernels_, block_keys_, true),
         q_(item_rows * problem.D),
         m_(item_rows),
         l_(item_rows),
         out_(item_rows * cache_.value_stride()),
         scores_(kForwardRows * stride_),
-        terms_(kForwardRows * stride_),
-        distances_(kForwardRows + stride_),
         block_out_(kForwardRows * cache_.value_stride()),
-        row_keys_(kForwardRows) {}
+        dropout_(problem, kernels_, kForwardRows, stride_) {}
 
   void run(const RowItem& item) {
     load_queries(item);
@@ -93,10 +91,9 @@ class ForwardWorker {
     const int64_t first_key = index * block_keys_;
     const int64_t keys = std::min(block_keys_, problem_.sequence(item.b).Tk - first_key);
     const TileRange range{item.b, item.h, item.first_row + r, rows, first_key, keys};
-    const TileCover cover =
-        plan_tile<T>(problem_, buckets_, range, kernels_, {terms_.get(), stride_, distances_.get()});
-    if (cover.cover == Cover::empty) return;
-    if (rows > kEdgeRows && is_edge(problem_, cover)) {
+    const TileCover<T> cover = planner_.plan(range);
+    if (cover.empty()) return;
+    if (rows > kEdgeRows && cover.edge) {
       for (int64_t part = 0; part < rows; part += kEdgeRows) {
         run_tile(item, r + part, std::min(kEdgeRows, rows - part), index);
       }
@@ -109,21 +106,16 @@ class ForwardWorker {
                   .keys = block.keys,
                   .rows = range.rows,
                   .D = problem_.D,
-                  .begin = cover.begin,
-                  .end = cover.end,
                   .scale = static_cast<T>(std::fabs(problem_.scale)),
                   .softcap = static_cast<T>(problem_.softcap),
                   .finished = needs_finished_scores(problem_),
-                  .terms = cover.cover == Cover::partial ? terms_.get() : nullptr,
-                  .terms_stride = stride_,
-                  .shared_begin = cover.shared_begin,
-                  .shared_end = cover.shared_end,
                   .scores = scores_.get(),
                   .scores_stride = stride_};
+    cover.apply(tile.score);
     tile.v = block.values;
     tile.v_stride = cache_.value_stride();
     tile.v_nonfinite = block.nonfinite;
-    tile.dropout = tile_dropout<T>(problem_, range, row_keys_.get());
+    tile.dropout = dropout_.decide(range, {cover.begin, cover.end});
     tile.block_out = block_out_.get();
     tile.m = m_.get() + r;
     tile.l = l_.get() + r;
@@ -152,15 +144,15 @@ class ForwardWorker {
   }
 
   const Problem& problem_;
-  const BucketMap& buckets_;
   const ForwardResults<T>& results_;
   const AttentionKernels<T>& kernels_;
   int64_t block_keys_;
-  int64_t stride_;  ///< of scores and terms: a block, or less where no sequence fills one
+  int64_t stride_;  ///< of scores: a block, or less where no sequence fills one
+  TilePlanner<T> planner_;
   KeyCache<T> cache_;
   AlignedArray<T> q_, m_, l_, out_;
-  AlignedArray<T> scores_, terms_, distances_, block_out_;
-  AlignedArray<uint64_t> row_keys_;
+  AlignedArray<T> scores_, block_out_;
+  TileDecisions<T> dropout_;
 };
 
 template <class T>

@@ -11,16 +11,11 @@ namespace {
 template <class T>
 constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-/// Makes a tile's rows of scores into those of a ScoreBlock: what is visible stays above -inf also where a product
-/// overflowed (columns with terms come so from the kernel), and what pads the strands is hidden.
+/// Hides what pads a tile's rows of scores to strands.
 template <class T>
-void tidy_rows(const ScoreBlock<T>& block, TileCover cover) {
-  const int64_t first = cover.cover == Cover::full ? cover.begin : cover.shared_begin;
-  const int64_t last = cover.cover == Cover::full ? cover.end : cover.shared_end;
+void hide_padding(const ScoreBlock<T>& block, const TileCover<T>& cover) {
   for (int64_t r = 0; r < block.rows; ++r) {
     T* s = block.row(r);
-    constexpr T kLowest = std::numeric_limits<T>::lowest();
-    for (int64_t c = first; c < last; ++c) s[c] = s[c] < kLowest ? kLowest : s[c];
     std::fill(s + block.begin, s + cover.begin, kHidden<T>);
     std::fill(s + cover.end, s + block.end, kHidden<T>);
   }
@@ -31,14 +26,12 @@ void tidy_rows(const ScoreBlock<T>& block, TileCover cover) {
 template <class T>
 ScoreTiles<T>::ScoreTiles(const Problem& problem, const BucketMap& buckets, int64_t item_rows, int64_t block_keys)
     : problem_(problem),
-      buckets_(buckets),
       kernels_(qkv::kernels().attention<T>()),
       block_keys_(block_keys),
+      planner_(problem, buckets, kernels_, kForwardRows, block_keys),
       cache_(problem, kernels_, block_keys, false),
       q_(item_rows * problem.D),
-      scores_(kForwardRows * block_keys),
-      terms_(kForwardRows * block_keys),
-      distances_(kForwardRows + block_keys) {}
+      scores_(kForwardRows * block_keys) {}
 
 template <class T>
 void ScoreTiles<T>::load(const RowItem& item) {
@@ -63,29 +56,24 @@ ScoreBlock<T> ScoreTiles<T>::tile(int64_t r, int64_t index) {
   const int64_t keys = std::min(block_keys_, problem_.sequence(item_.b).Tk - first_key);
   const TileRange range{item_.b, item_.h, item_.first_row + r, std::min(kForwardRows, item_.rows - r), first_key, keys};
   ScoreBlock<T> block{range.rows, first_key, 0, 0, scores_.get(), block_keys_};
-  const TileCover cover =
-      plan_tile<T>(problem_, buckets_, range, kernels_, {terms_.get(), block_keys_, distances_.get()});
-  if (cover.cover == Cover::empty) return block;
+  const TileCover<T> cover = planner_.plan(range);
+  if (cover.empty()) return block;
   if (!packed_) pack_queries();
-  kernels_.score_tile({.q = q_.get() + r * problem_.D,
-                       .q_stride = problem_.D,
-                       .keys = cache_.block(item_.b, problem_.kv_head(item_.h), index).keys,
-                       .rows = range.rows,
-                       .D = problem_.D,
-                       .begin = cover.begin,
-                       .end = cover.end,
-                       .scale = static_cast<T>(std::fabs(problem_.scale)),
-                       .softcap = static_cast<T>(problem_.softcap),
-                       .finished = true,
-                       .terms = cover.cover == Cover::partial ? terms_.get() : nullptr,
-                       .terms_stride = block_keys_,
-                       .shared_begin = cover.shared_begin,
-                       .shared_end = cover.shared_end,
-                       .scores = scores_.get(),
-                       .scores_stride = block_keys_});
+  ScoreTile<T> tile{.q = q_.get() + r * problem_.D,
+                    .q_stride = problem_.D,
+                    .keys = cache_.block(item_.b, problem_.kv_head(item_.h), index).keys,
+                    .rows = range.rows,
+                    .D = problem_.D,
+                    .scale = static_cast<T>(std::fabs(problem_.scale)),
+                    .softcap = static_cast<T>(problem_.softcap),
+                    .finished = true,
+                    .scores = scores_.get(),
+                    .scores_stride = block_keys_};
+  cover.apply(tile);
+  kernels_.score_tile(tile);
   block.begin = cover.begin / kStrands * kStrands;
   block.end = round_up(cover.end, kStrands);
-  tidy_rows(block, cover);
+  hide_padding(block, cover);
   return block;
 }
 

@@ -50,13 +50,13 @@ class ScoreTiles {
   void pack_queries();
 
   const Problem& problem_;
-  const BucketMap& buckets_;
   const AttentionKernels<T>& kernels_;
   int64_t block_keys_;
+  TilePlanner<T> planner_;
   KeyCache<T> cache_;
   RowItem item_;
   bool packed_ = false;  ///< the queries of item_ are in q_
-  AlignedArray<T> q_, scores_, terms_, distances_;
+  AlignedArray<T> q_, scores_;
 };
 
 }  // namespace qkv

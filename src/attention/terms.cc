@@ -1,173 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Everything that masks and bias do to a tile becomes one array of additive terms, in which -inf hides. A tile that
-// needs no such array (all pairs visible, nothing added) runs without; one without visible pairs does not run at all.
-// Terms are added to one another before they meet the score.
+// Everything that bias and masks do to a tile becomes two arrays: terms that are added to the scores, and bits of the
+// pairs that are visible. A tile that needs neither runs without; one without visible pairs does not run at all, and is
+// known from its masks before any term is built.
+//
+// Terms are added to one another before they meet the score. Most are not built but pointed at: a bias in the compute
+// type lies in the caller's memory, and terms of the distance are one array for all rows. A bias or table entry of -inf
+// hides its pair: it becomes a bit like every mask.
 #include "attention/terms.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
-#include "attention/bias.h"
 #include "qkv/support/checked.h"
 
 namespace qkv {
-namespace {
 
 template <class T>
-constexpr T kHidden = -std::numeric_limits<T>::infinity();
+TilePlanner<T>::TilePlanner(const Problem& problem, const BucketMap& buckets, const AttentionKernels<T>& kernels,
+                            int64_t rows, int64_t keys)
+    : problem_(problem),
+      kernels_(kernels),
+      stride_(round_up(keys, kWordBits)),
+      masks_(problem, kernels, rows, keys),
+      relative_(problem, buckets),
+      terms_(problem.bias ? (rows + 1) * stride_ : 0),
+      distances_(problem.slopes || problem.table ? rows + stride_ : 0) {}
 
-/// A sum of finite numbers, however low: -inf hides by rule, never because T ran out of range.
+/// Lengths, causal and window masks alone: which columns any row sees, and which all rows see.
 template <class T>
-T raised(T sum) {
-  return sum < std::numeric_limits<T>::lowest() ? std::numeric_limits<T>::lowest() : sum;
-}
-
-/// a + b where -inf in either hides, whatever the other is.
-template <class T>
-T sum_of_terms(T a, T b) {
-  return a == kHidden<T> || b == kHidden<T> ? kHidden<T> : raised(a + b);
-}
-
-/// ALiBi and the relative table depend on i - j alone: one array serves every row of the tile, shifted by one a row.
-/// Row r, column c finds its term at distances[c + rows - 1 - r].
-template <class T>
-void fill_distances(const Problem& problem, const BucketMap& buckets, const TileRange& tile, T* distances) {
-  const int64_t offset = problem.sequence(tile.b).offset;
-  const T slope = problem.slopes ? load_as<T>(problem.slopes.dtype, problem.slopes.at(0, tile.h, 0, 0)) : T{0};
-  const int64_t last_row = tile.first_row + tile.rows - 1;
-  for (int64_t n = 0; n < tile.rows + tile.keys - 1; ++n) {
-    const int64_t distance = last_row + offset - (tile.first_key + n);
-    T term = 0;
-    if (problem.slopes) {
-      const T product = slope * static_cast<T>(alibi_distance(distance));
-      term = std::isinf(slope) ? product : raised(product);
-    }
-    if (problem.table) {
-      term = sum_of_terms(term, load_as<T>(problem.table.dtype, problem.table.at(0, tile.h, 0, buckets(distance))));
-    }
-    distances[n] = term;
-  }
-}
-
-template <class T, class Stored>
-void copy_bias(const Stored* bias, int64_t step, int64_t count, T* row) {
-  if (step == 1) {
-    for (int64_t c = 0; c < count; ++c) row[c] = load_as<T>(DTypeOf<Stored>::value, bias + c);
-  } else {
-    for (int64_t c = 0; c < count; ++c) row[c] = load_as<T>(DTypeOf<Stored>::value, bias + c * step);
-  }
-}
-
-/// Bias of one row on [begin, end) of the tile; zeros without one.
-template <class T>
-void fill_bias(const Problem& problem, const TileRange& tile, int64_t r, int64_t begin, int64_t end, T* row) {
-  if (!problem.bias) {
-    std::fill(row + begin, row + end, T{0});
-    return;
-  }
-  const void* bias = problem.bias.at(tile.b, tile.h, tile.first_row + r, tile.first_key + begin);
-  const int64_t step = problem.bias.stride[3];
-  switch (problem.bias.dtype) {
-    case DType::f64: copy_bias(static_cast<const double*>(bias), step, end - begin, row + begin); break;
-    case DType::f32: copy_bias(static_cast<const float*>(bias), step, end - begin, row + begin); break;
-    case DType::bf16: copy_bias(static_cast<const BFloat16*>(bias), step, end - begin, row + begin); break;
-    default: copy_bias(static_cast<const Float16*>(bias), step, end - begin, row + begin); break;
-  }
-}
-
-template <class T>
-void hide_by_mask(const Problem& problem, const TileRange& tile, int64_t r, int64_t begin, int64_t end, T* row) {
-  const auto* mask =
-      static_cast<const uint8_t*>(problem.mask.at(tile.b, tile.h, tile.first_row + r, tile.first_key + begin));
-  const int64_t step = problem.mask.stride[3];
-  for (int64_t c = begin; c < end; ++c) {
-    row[c] = mask[(c - begin) * step] != 0 ? row[c] : kHidden<T>;
-  }
-}
-
-template <class T>
-void hide_by_segment(const Problem& problem, const TileRange& tile, int64_t r, int64_t begin, int64_t end, T* row) {
-  const int64_t id = integer(problem.query_segment, tile.b, tile.first_row + r, 0);
-  const Operand& keys = problem.key_segment;
-  const void* ids = keys.at(tile.b, 0, 0, tile.first_key + begin);
-  const int64_t step = keys.stride[3];
-  if (keys.dtype == DType::i64) {
-    const auto* segment = static_cast<const int64_t*>(ids);
-    for (int64_t c = begin; c < end; ++c) row[c] = segment[(c - begin) * step] == id ? row[c] : kHidden<T>;
-  } else {
-    const auto* segment = static_cast<const int32_t*>(ids);
-    for (int64_t c = begin; c < end; ++c) row[c] = segment[(c - begin) * step] == id ? row[c] : kHidden<T>;
-  }
-}
-
-template <class T>
-void hide_by_block(const Problem& problem, const TileRange& tile, int64_t r, int64_t begin, int64_t end, T* row) {
-  const int64_t block_row = (tile.first_row + r) / problem.block.queries;
-  for (int64_t c = begin; c < end;) {
-    const int64_t block = (tile.first_key + c) / problem.block.keys;
-    // The block's last key may lie beyond 64 bits for huge blocks: compare by what is left of it.
-    const int64_t left = problem.block.keys - (tile.first_key + c) % problem.block.keys;
-    const int64_t next = left < end - c ? c + left : end;
-    if (!truth(problem.block_mask, tile.b, tile.h, block_row, block)) std::fill(row + c, row + next, kHidden<T>);
-    c = next;
-  }
-}
-
-/// What the rows of a tile turned out to show.
-struct Shown {
-  int64_t pairs = 0;
-  int64_t first = std::numeric_limits<int64_t>::max();  ///< columns
-  int64_t last = -1;
-  bool plain = true;  ///< every visible term is 0
-};
-
-template <class T>
-void look_at_row(const T* row, int64_t begin, int64_t end, Shown& shown) {
-  int64_t visible = 0;
-  int64_t zeros = 0;
-  for (int64_t c = begin; c < end; ++c) {
-    visible += row[c] == kHidden<T> ? 0 : 1;
-    zeros += row[c] == T{0} ? 1 : 0;
-  }
-  shown.pairs += visible;
-  shown.plain = shown.plain && zeros == visible;
-  if (visible == 0) return;
-  while (row[begin] == kHidden<T>) ++begin;
-  while (row[end - 1] == kHidden<T>) --end;
-  shown.first = std::min(shown.first, begin);
-  shown.last = std::max(shown.last, end - 1);
-}
-
-/// One row of terms on the cover.
-template <class T>
-void fill_row(const Problem& problem, const TileRange& tile, TileCover cover, int64_t r, const T* distances, T* row,
-              Shown& shown) {
-  const KeyRange range = visible_range(problem, problem.sequence(tile.b), tile.first_row + r);
-  const int64_t begin = std::clamp(range.begin - tile.first_key, cover.begin, cover.end);
-  const int64_t end = std::clamp(range.end - tile.first_key, begin, cover.end);
-  std::fill(row + cover.begin, row + begin, kHidden<T>);
-  fill_bias(problem, tile, r, begin, end, row);
-  if (distances != nullptr) {
-    const T* terms = distances + tile.rows - 1 - r;
-    for (int64_t c = begin; c < end; ++c) row[c] = sum_of_terms(row[c], terms[c]);
-  }
-  if (problem.mask) hide_by_mask(problem, tile, r, begin, end, row);
-  if (problem.query_segment) hide_by_segment(problem, tile, r, begin, end, row);
-  if (problem.block_mask) hide_by_block(problem, tile, r, begin, end, row);
-  std::fill(row + end, row + cover.end, kHidden<T>);
-  look_at_row(row, begin, end, shown);
-}
-
-/// Lengths, causal and window masks alone: which columns any row sees, and whether all rows see all of them.
-TileCover cover_of_ranges(const Problem& problem, const TileRange& tile, int64_t panel, int64_t lanes) {
-  const Sequence& sequence = problem.sequence(tile.b);
+TileCover<T> TilePlanner<T>::cover_of_ranges(const TileRange& tile) const {
+  const Sequence& sequence = problem_.sequence(tile.b);
   const int64_t last_key = tile.first_key + tile.keys;
   KeyRange any{last_key, tile.first_key};
   KeyRange all{tile.first_key, last_key};
   for (int64_t i = tile.first_row; i < tile.first_row + tile.rows; ++i) {
-    KeyRange range = visible_range(problem, sequence, i);
+    KeyRange range = visible_range(problem_, sequence, i);
     range.begin = std::max(range.begin, tile.first_key);
     range.end = std::min(range.end, last_key);
     all = {std::max(all.begin, range.begin), std::min(all.end, range.end)};
@@ -175,94 +42,90 @@ TileCover cover_of_ranges(const Problem& problem, const TileRange& tile, int64_t
     any = {std::min(any.begin, range.begin), std::max(any.end, range.end)};
   }
   if (any.empty()) return {};
-  TileCover cover{Cover::partial, any.begin - tile.first_key, any.end - tile.first_key};
-  cover.begin -= cover.begin % panel;
-  if (all.begin - tile.first_key <= cover.begin && all.end - tile.first_key == cover.end) cover.cover = Cover::full;
-  if (!all.empty()) {
-    cover.shared_begin = round_up(all.begin - tile.first_key, lanes);
-    cover.shared_end = std::max(cover.shared_begin, (all.end - tile.first_key) / lanes * lanes);
+  TileCover<T> cover{.begin = any.begin - tile.first_key, .end = any.end - tile.first_key};
+  cover.begin -= cover.begin % kernels_.panel_width;
+  cover.edge = all.begin - tile.first_key > cover.begin || all.end - tile.first_key < cover.end;
+  if (cover.edge && !all.empty()) {
+    cover.shared_begin = round_up(all.begin - tile.first_key, kernels_.lanes);
+    cover.shared_end = std::max(cover.shared_begin, (all.end - tile.first_key) / kernels_.lanes * kernels_.lanes);
   }
   return cover;
 }
 
-/// The terms of a tile that only ranges make partial: 0 and -inf, outside the shared columns.
 template <class T>
-void fill_ranges(const Problem& problem, const TileRange& tile, const TileCover& cover, int64_t panel, T* terms,
-                 int64_t stride) {
-  const int64_t padded_end = round_up(cover.end, panel);
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    T* row = terms + r * stride;
-    const KeyRange range = visible_range(problem, problem.sequence(tile.b), tile.first_row + r);
-    const int64_t begin = std::clamp(range.begin - tile.first_key, cover.begin, cover.end);
-    const int64_t end = std::clamp(range.end - tile.first_key, begin, cover.end);
-    for (const KeyRange part : {KeyRange{cover.begin, cover.shared_begin}, KeyRange{cover.shared_end, padded_end}}) {
-      const int64_t shown = std::clamp(begin, part.begin, std::max(part.begin, part.end));
-      const int64_t hidden = std::clamp(end, shown, std::max(shown, part.end));
-      std::fill(row + part.begin, row + shown, kHidden<T>);
-      std::fill(row + shown, row + hidden, T{0});
-      if (hidden < part.end) std::fill(row + hidden, row + part.end, kHidden<T>);
-    }
+TileCover<T> TilePlanner<T>::plan(const TileRange& tile, int64_t scratch_row) {
+  TileCover<T> cover = cover_of_ranges(tile);
+  if (cover.empty()) return cover;
+  uint64_t* bits = masks_.row(scratch_row);
+  if (has_tensor_masks(problem_)) {
+    masks_.show(tile, {cover.begin, cover.end}, bits);
+    refine(tile, cover, bits);
+    if (cover.empty()) return cover;
+  } else if (cover.edge) {
+    masks_.show_ranges(tile, {cover.begin, cover.end}, bits);
+    cover.visible = bits;
+    cover.visible_stride = masks_.stride();
   }
-}
-
-/// The terms of a tile; the cover comes back refined: empty when nothing is visible, full when terms need not be read.
-template <class T>
-TileCover fill_terms(const Problem& problem, const BucketMap& buckets, const TileRange& tile, TileCover cover,
-                     int64_t panel, T* terms, int64_t stride, T* distances) {
-  const bool relative = problem.slopes || problem.table;
-  if (relative) fill_distances(problem, buckets, tile, distances);
-  Shown shown;
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    T* row = terms + r * stride;
-    fill_row(problem, tile, cover, r, relative ? distances : nullptr, row, shown);
-    std::fill(row + cover.end, row + round_up(cover.end, panel), kHidden<T>);
-  }
-  if (shown.pairs == 0) return {};
-  const bool full = shown.plain && shown.pairs == tile.rows * (cover.end - cover.begin);
-  return {full ? Cover::full : Cover::partial, shown.first - shown.first % panel, shown.last + 1};
-}
-
-}  // namespace
-
-BucketMap::BucketMap(const Problem& problem) : problem_(problem) {
-  if (!problem.table) return;
-  int64_t longest = 1;
-  for (const Sequence& sequence : problem.sequences) longest = std::max(longest, sequence.Tq + sequence.Tk);
-  reach_ = std::min(problem.buckets.max_distance, longest);
-  buckets_.resize(static_cast<size_t>(2 * reach_ + 1));
-  for (int64_t distance = -reach_; distance <= reach_; ++distance) {
-    buckets_[static_cast<size_t>(distance + reach_)] =
-        relative_bucket(distance, problem.table_buckets, problem.buckets);
-  }
-}
-
-int64_t BucketMap::operator()(int64_t distance) const {
-  // Beyond the largest distance of the rule buckets do not change any more.
-  if (reach_ == problem_.buckets.max_distance) distance = std::clamp(distance, -reach_, reach_);
-  if (distance < -reach_ || distance > reach_) {
-    return relative_bucket(distance, problem_.table_buckets, problem_.buckets);
-  }
-  return buckets_[static_cast<size_t>(distance + reach_)];
-}
-
-template <class T>
-TileCover plan_tile(const Problem& problem, const BucketMap& buckets, const TileRange& tile,
-                    const AttentionKernels<T>& kernels, const TermsScratch<T>& scratch) {
-  TileCover cover = cover_of_ranges(problem, tile, kernels.panel_width, kernels.lanes);
-  if (cover.cover == Cover::empty) return cover;
-  if (has_additive_terms(problem) || has_tensor_masks(problem)) {
-    return fill_terms(problem, buckets, tile, cover, kernels.panel_width, scratch.terms, scratch.stride,
-                      scratch.distances);
-  }
-  if (cover.cover == Cover::partial) {
-    fill_ranges(problem, tile, cover, kernels.panel_width, scratch.terms, scratch.stride);
+  set_terms(tile, cover, scratch_row);
+  if (problem_.bias || relative_.may_hide(tile.h)) {
+    const KeyRange columns{cover.begin, cover.end};
+    if (cover.visible == nullptr) masks_.show_all(tile.rows, columns, bits);
+    if (masks_.hide_by_terms(cover.terms, cover.terms_stride, tile.rows, columns, bits)) refine(tile, cover, bits);
   }
   return cover;
 }
 
-template TileCover plan_tile(const Problem&, const BucketMap&, const TileRange&, const AttentionKernels<float>&,
-                             const TermsScratch<float>&);
-template TileCover plan_tile(const Problem&, const BucketMap&, const TileRange&, const AttentionKernels<double>&,
-                             const TermsScratch<double>&);
+/// The cover that bits leave.
+template <class T>
+void TilePlanner<T>::refine(const TileRange& tile, TileCover<T>& cover, const uint64_t* bits) const {
+  const KeyRange seen = masks_.seen(bits, tile.rows);
+  cover.begin = seen.begin - seen.begin % kernels_.panel_width;
+  cover.end = seen.end;
+  cover.shared_begin = cover.shared_end = 0;
+  const bool all = masks_.all_seen(bits, tile.rows, {cover.begin, cover.end});
+  cover.visible = all ? nullptr : bits;
+  cover.visible_stride = masks_.stride();
+}
+
+template <class T>
+void TilePlanner<T>::set_terms(const TileRange& tile, TileCover<T>& cover, int64_t scratch_row) {
+  if (problem_.slopes || problem_.table) {
+    // Row r, column c finds its term at distances[c + rows - 1 - r].
+    const int64_t last_row = tile.first_row + tile.rows - 1 + problem_.sequence(tile.b).offset;
+    relative_.fill(tile.h, last_row - tile.first_key, tile.rows + tile.keys - 1, distances_.get());
+    cover.terms = distances_.get() + tile.rows - 1;
+    cover.terms_stride = -1;
+  }
+  if (problem_.bias) set_bias(tile, cover, scratch_row);
+}
+
+template <class T>
+void TilePlanner<T>::set_bias(const TileRange& tile, TileCover<T>& cover, int64_t scratch_row) {
+  const Operand& bias = problem_.bias;
+  const T* distances = cover.terms;
+  const bool is_contiguous = bias.dtype == DTypeOf<T>::value && bias.stride[3] == 1;
+  // Kernels read whole vectors, also beyond the last column.
+  const int64_t read_end = tile.first_key + round_up(cover.end, kernels_.lanes);
+  if (is_contiguous && distances == nullptr && read_end <= problem_.sequence(tile.b).Tk) {
+    cover.terms = static_cast<const T*>(bias.at(tile.b, tile.h, tile.first_row, tile.first_key));
+    cover.terms_stride = bias.stride[2];
+    return;
+  }
+  T* terms = terms_.get() + scratch_row * stride_;
+  const int64_t from = cover.begin / kWordBits * kWordBits;
+  const int64_t columns = cover.end - from;
+  const bool one_row = bias.stride[2] == 0 && distances == nullptr;
+  const int64_t rows = one_row ? 1 : tile.rows;
+  kernels_.pack_rows({bias.at(tile.b, tile.h, tile.first_row, tile.first_key + from), bias.dtype, bias.stride[2],
+                      bias.stride[3], rows, columns},
+                     terms + from, stride_, nullptr);
+  cover.terms = terms;
+  cover.terms_stride = one_row ? 0 : stride_;
+  if (distances == nullptr) return;
+  for (int64_t r = 0; r < tile.rows; ++r) kernels_.add_terms(terms + r * stride_ + from, distances - r + from, columns);
+}
+
+template class TilePlanner<float>;
+template class TilePlanner<double>;
 
 }  // namespace qkv

@@ -31,16 +31,20 @@ HWY_INLINE void WeightsOfRow(const BackwardTile<T>& tile, int64_t r) {
   const bool empty = tile.m[r] == kHidden<T>;
   const auto scale = hn::Set(d, Finished ? T{1} : score.scale);
   const auto shift = hn::Set(d, empty ? T{0} : tile.m[r]);
+  const auto hidden = hn::Set(d, kHidden<T>);
   const auto inverse_l = hn::Set(d, tile.inverse_l[r]);
   const auto inverse_l_low = hn::Set(d, tile.inverse_l_low[r]);
+  // The forward pass has raised the scores of such a row.
+  const bool is_lowest = tile.m[r] <= std::numeric_limits<T>::lowest() * (Finished ? T{1} : score.scale);
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
     Vector<T> slope = hn::Zero(d);
-    const auto x = ScoreVector<Finished, T>(score, r, c, hn::LoadU(d, s + c), &slope);
-    const auto e = ExpNonPositive<T>(hn::Sub(hn::Mul(x, scale), shift));
-    auto p = hn::MulAdd(e, inverse_l, hn::Mul(e, inverse_l_low));
+    auto x = ScoreVector<Finished, T>(score, r, c, hn::LoadU(d, s + c), &slope);
+    if (HWY_UNLIKELY(is_lowest)) x = Raised<T>(x);
+    const auto shown = ShownLanes(score, r, c);
+    const auto e = ExpNonPositive<T>(hn::Sub(hn::Mul(hn::IfThenElse(shown, x, hidden), scale), shift));
     // A hidden pair is 0 whatever m and l hold.
-    if (HasTerms(score, c)) p = hn::IfThenZeroElse(hn::Eq(x, hn::Set(d, kHidden<T>)), p);
-    hn::StoreU(hn::IfThenElseZero(FirstLanes(d, score.end - c), p), d, s + c);
+    const auto p = hn::IfThenElseZero(shown, hn::MulAdd(e, inverse_l, hn::Mul(e, inverse_l_low)));
+    hn::StoreU(p, d, s + c);
     if (Finished && score.softcap > 0) hn::StoreU(slope, d, tile.factors + r * score.scores_stride + c);
   }
 }
@@ -48,10 +52,8 @@ HWY_INLINE void WeightsOfRow(const BackwardTile<T>& tile, int64_t r) {
 /// Zeroes the lanes of pairs that are hidden: NaN of a hidden key or value must not pass.
 template <class T>
 HWY_INLINE Vector<T> ZeroHidden(const ScoreTile<T>& score, int64_t r, int64_t c, Vector<T> x) {
-  const Tag<T> d;
-  if (!HasTerms(score, c)) return x;
-  const auto term = hn::LoadU(d, score.terms + r * score.terms_stride + c);
-  return hn::IfThenZeroElse(hn::Eq(term, hn::Set(d, kHidden<T>)), x);
+  if (!HasHidden(score, c)) return x;
+  return hn::IfThenElseZero(LanesOfBits<T>(score.visible + r * score.visible_stride, c), x);
 }
 
 /// Sum of P (dP - shift) over the row, in lanes by position.
@@ -63,7 +65,7 @@ HWY_INLINE T WeightedSum(const BackwardTile<T>& tile, int64_t r, T shift) {
   auto sum = hn::Zero(d);
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
     auto dp = hn::LoadU(d, tile.d_scores + row + c);
-    if (tile.dropout.row_keys != nullptr) dp = hn::Mul(dp, DropoutFactors<T>(tile.dropout, r, c));
+    if (tile.dropout.kept != nullptr) dp = hn::Mul(dp, DropoutFactors<T>(tile.dropout, r, c));
     const auto share = hn::Mul(hn::LoadU(d, tile.score.scores + row + c), hn::Sub(dp, hn::Set(d, shift)));
     sum = hn::Add(sum, hn::IfThenElseZero(FirstLanes(d, score.end - c), ZeroHidden<T>(score, r, c, share)));
   }
@@ -98,7 +100,7 @@ HWY_INLINE void ScoreGradientsOfRow(const BackwardTile<T>& tile, int64_t r) {
   const auto low = hn::Set(d, delta.low);
   T* HWY_RESTRICT p_row = score.scores + r * score.scores_stride;
   T* HWY_RESTRICT ds_row = tile.d_scores + r * score.scores_stride;
-  const bool drop = tile.dropout.row_keys != nullptr;
+  const bool drop = tile.dropout.kept != nullptr;
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
     const auto p = hn::LoadU(d, p_row + c);
     auto dp = hn::LoadU(d, ds_row + c);

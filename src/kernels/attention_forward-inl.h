@@ -38,7 +38,7 @@ HWY_INLINE T ExponentialsOfRow(const ForwardTile<T>& tile, int64_t r, T scale, T
   const auto scales = hn::Set(d, scale);
   const auto shift = hn::Set(d, m == kHidden<T> ? T{0} : m);
   auto sum = hn::Zero(d);
-  const bool drop = tile.dropout.row_keys != nullptr;
+  const bool drop = tile.dropout.kept != nullptr;
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
     auto p = ExpNonPositive<T>(hn::Sub(hn::Mul(hn::LoadU(d, s + c), scales), shift));
     sum = hn::Add(sum, p);
@@ -73,7 +73,7 @@ HWY_INLINE void ForwardRows(const ForwardTile<T>& tile, T* block_m, T* block_l) 
   const ScoreTile<T>& score = tile.score;
   for (int64_t r = 0; r < score.rows; ++r) {
     T largest = FinishRow<Finished, T>(score, r);
-    if (HWY_UNLIKELY(largest <= std::numeric_limits<T>::lowest())) largest = RaiseRow(score, r, largest);
+    if (HWY_UNLIKELY(largest <= std::numeric_limits<T>::lowest())) largest = RaiseRow<T>(score, r);
     const T scale = Finished ? T{1} : score.scale;
     block_m[r] = largest == kHidden<T> ? largest : largest * scale;
     block_l[r] = ExponentialsOfRow<T>(tile, r, scale, block_m[r]);

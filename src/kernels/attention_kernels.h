@@ -42,19 +42,18 @@ struct BFloat16Pair {
 inline constexpr float kSmallestPaired = 0x1p-64F;
 inline constexpr float kLargestPaired = 0x1p64F;
 
-/// How the dropout decisions of a tile are made; see qkv/support/random.h.
+// Yes or no for each pair of a tile: one bit a column, column c of a row at bit c % 64 of its word c / 64.
+
+/// The dropout decisions of a tile.
 template <class T>
 struct TileDropout {
-  const uint64_t* row_keys = nullptr;  ///< null: no dropout
-  uint32_t threshold = 0;
-  T keep = 1;             ///< 1 / (1 - p)
-  int64_t first_key = 0;  ///< key position of column 0
+  const uint64_t* kept = nullptr;  ///< [rows, stride]: bits; null: no dropout
+  int64_t stride = 0;              ///< in words
+  T keep = 1;                      ///< 1 / (1 - p)
 };
 
 /// The scores of `rows` queries against the columns [begin, end) of one key block.
-/// Where `terms` is null every pair is visible and has no additive term; else terms[r][c] is added to the score after
-/// the soft-cap, and -inf hides the pair whatever its score. Operands are of T or of BFloat16Pair; widths and strides
-/// count those.
+/// A hidden pair may have any score and any term. Operands are of T or of BFloat16Pair; widths and strides count those.
 template <class T, class E = T>
 struct ScoreTile {
   const E* q;  ///< [rows, q_stride]
@@ -62,16 +61,18 @@ struct ScoreTile {
   const E* keys;  ///< panels of the block: [panel][D][panel_width]
   int64_t rows;
   int64_t D;
-  int64_t begin;  ///< a multiple of the panel width
-  int64_t end;
-  T scale;         ///< not negative
-  T softcap;       ///< 0: off
-  bool finished;   ///< the problem has a soft-cap, additive terms or scale 0; else scores stay unscaled
-  const T* terms;  ///< [rows, terms_stride] or null; without `finished` only 0 and -inf
-  int64_t terms_stride;
-  int64_t shared_begin;  ///< columns [shared_begin, shared_end), whole vectors, are visible to every row and have no
-  int64_t shared_end;    ///< term: `terms` is not read there
-  T* scores;             ///< [rows, scores_stride], written on [begin, end rounded up to a vector)
+  int64_t begin = 0;  ///< a multiple of the panel width
+  int64_t end = 0;
+  T scale;                   ///< not negative
+  T softcap;                 ///< 0: off
+  bool finished;             ///< the problem has a soft-cap, additive terms or scale 0; else scores stay unscaled
+  const T* terms = nullptr;  ///< [rows, terms_stride], added after the soft-cap; whole vectors are read. Null: none
+  int64_t terms_stride = 0;  ///< rows may overlap: the stride may be 0 or negative
+  const uint64_t* visible = nullptr;  ///< [rows, visible_stride]: bits; null: every pair is visible
+  int64_t visible_stride = 0;         ///< in words
+  int64_t shared_begin = 0;  ///< columns [shared_begin, shared_end), whole vectors, are visible to every row: `visible`
+  int64_t shared_end = 0;    ///< is not read there
+  T* scores;                 ///< [rows, scores_stride], written on [begin, end rounded up to a vector)
   int64_t scores_stride;
 };
 
@@ -129,7 +130,16 @@ struct AttentionKernels {
   int64_t (*pack_rows)(const StoredRows& rows, T* out, int64_t out_stride, int64_t* found);
   /// Rows to panels [panel][columns][panel_width], the last one padded with zeros.
   void (*pack_panels)(const StoredRows& rows, T* out);
-  /// Final scores; hidden ones are -inf.
+  // Bits of n columns, in whole words; those from n on are 0.
+  void (*nonzero_bits)(const uint8_t* bytes, int64_t n, uint64_t* bits);
+  void (*equal_bits)(const int64_t* ids, int64_t id, int64_t n, uint64_t* bits);
+  /// Set where a term is not -inf.
+  void (*shown_bits)(const T* terms, int64_t n, uint64_t* bits);
+  /// Set where dropout with this threshold keeps the weight; see qkv/support/random.h.
+  void (*kept_bits)(uint64_t row_key, int64_t first_key, uint32_t threshold, int64_t n, uint64_t* bits);
+  /// terms[c] += more[c], where -inf in either stays -inf and a finite sum stays finite.
+  void (*add_terms)(T* terms, const T* more, int64_t n);
+  /// Final scores; hidden ones are -inf, visible ones never.
   void (*score_tile)(const ScoreTile<T>& tile);
   void (*forward_tile)(const ForwardTile<T>& tile);
   /// Everything but d_q.

@@ -14,15 +14,13 @@
 #include <limits>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/bits-inl.h"
 #include "kernels/exp-inl.h"
 #include "kernels/product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
-
-template <class T>
-constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
 /// rows . columns for every pair of the tile, columns packed in panels of `depth` steps; of the last panel only the
 /// vectors that reach below `end`.
@@ -43,21 +41,29 @@ HWY_INLINE void RawScores(const ScoreTile<T, E>& tile) {
   PanelProducts(tile, tile.q, tile.q_stride, tile.keys, tile.D, tile.scores);
 }
 
-/// What is visible stays above -inf, so that a row of lowest finite scores is a row like any other.
+/// Scores that fell below the range of finite numbers, brought back to its edge.
 template <class T>
-HWY_INLINE Vector<T> KeepVisible(Vector<T> s) {
+HWY_INLINE Vector<T> Raised(Vector<T> s) {
   const Tag<T> d;
   const auto lowest = hn::Set(d, std::numeric_limits<T>::lowest());
   return hn::IfThenElse(hn::Lt(s, lowest), lowest, s);
 }
 
-/// True where the terms of a column, and the rest of its vector, must be read.
+/// True where some row may not see a column, or another of its vector.
 template <class T, class E>
-HWY_INLINE bool HasTerms(const ScoreTile<T, E>& tile, int64_t c) {
-  return tile.terms != nullptr && (c < tile.shared_begin || c >= tile.shared_end);
+HWY_INLINE bool HasHidden(const ScoreTile<T, E>& tile, int64_t c) {
+  return tile.visible != nullptr && (c < tile.shared_begin || c >= tile.shared_end);
 }
 
-/// One vector of scores from its raw products: final ones when `Finished`, else unscaled ones.
+/// The lanes of a vector of columns that the row sees, none beyond the last column.
+template <class T, class E>
+HWY_INLINE hn::Mask<Tag<T>> ShownLanes(const ScoreTile<T, E>& tile, int64_t r, int64_t c) {
+  const auto inside = FirstLanes(Tag<T>(), tile.end - c);
+  if (!HasHidden(tile, c)) return inside;
+  return hn::And(inside, LanesOfBits<T>(tile.visible + r * tile.visible_stride, c));
+}
+
+/// One vector of scores from its raw products, hidden ones included: final when `Finished`, else unscaled.
 template <bool Finished, class T, class E>
 HWY_INLINE Vector<T> ScoreVector(const ScoreTile<T, E>& tile, int64_t r, int64_t c, Vector<T> s, Vector<T>* slope) {
   const Tag<T> d;
@@ -68,15 +74,13 @@ HWY_INLINE Vector<T> ScoreVector(const ScoreTile<T, E>& tile, int64_t r, int64_t
       s = hn::Mul(Tanh<T>(hn::Mul(s, hn::Set(d, 1 / tile.softcap)), derivative), hn::Set(d, tile.softcap));
       if (slope != nullptr) *slope = derivative;
     }
+    if (tile.terms != nullptr) s = hn::Add(s, hn::LoadU(d, tile.terms + r * tile.terms_stride + c));
   }
-  if (!HasTerms(tile, c)) return s;
-  const auto term = hn::LoadU(d, tile.terms + r * tile.terms_stride + c);
-  const auto hidden = hn::Set(d, kHidden<T>);
-  const auto sum = KeepVisible<T>(Finished ? hn::Add(s, term) : s);
-  return hn::IfThenElse(hn::Eq(term, hidden), hidden, sum);
+  return s;
 }
 
-/// Turns one row of raw products into scores, hides the lanes from `end` on, and returns the largest score.
+/// Turns one row of raw products into scores, hides what the row does not see and the lanes from `end` on, and returns
+/// the largest score.
 template <bool Finished, class T, class E>
 HWY_INLINE T FinishRow(const ScoreTile<T, E>& tile, int64_t r) {
   const Tag<T> d;
@@ -85,37 +89,45 @@ HWY_INLINE T FinishRow(const ScoreTile<T, E>& tile, int64_t r) {
   auto largest = hidden;
   int64_t c = tile.begin;
   for (; c + kLanes<T> <= tile.end; c += kLanes<T>) {
-    const auto x = ScoreVector<Finished, T>(tile, r, c, hn::LoadU(d, s + c), nullptr);
-    if (Finished || HasTerms(tile, c)) hn::StoreU(x, d, s + c);
+    auto x = ScoreVector<Finished, T>(tile, r, c, hn::LoadU(d, s + c), nullptr);
+    const bool has_hidden = HasHidden(tile, c);
+    if (has_hidden) x = hn::IfThenElse(LanesOfBits<T>(tile.visible + r * tile.visible_stride, c), x, hidden);
+    if (Finished || has_hidden) hn::StoreU(x, d, s + c);
     largest = hn::Max(largest, x);
   }
   if (c < tile.end) {
     const auto x = ScoreVector<Finished, T>(tile, r, c, hn::LoadU(d, s + c), nullptr);
-    const auto shown = hn::IfThenElse(FirstLanes(d, tile.end - c), x, hidden);
+    const auto shown = hn::IfThenElse(ShownLanes(tile, r, c), x, hidden);
     hn::StoreU(shown, d, s + c);
     largest = hn::Max(largest, shown);
   }
   return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
-/// For a row whose scores are the lowest number at most: those below it although visible are products that overflowed.
-/// They become the lowest number, as KeepVisible makes them where there are terms, so that the row keeps a
-/// distribution. Returns the row's largest score then.
+/// For a row whose scores are the lowest number at most: those below it although visible are products or sums that
+/// overflowed. They become the lowest number, so that the row keeps a distribution. (In a row with larger scores their
+/// weight is 0 either way.) Returns the row's largest score then, -inf of an empty one.
 template <class T, class E>
-HWY_NOINLINE T RaiseRow(const ScoreTile<T, E>& tile, int64_t r, T largest) {
+HWY_NOINLINE T RaiseRow(const ScoreTile<T, E>& tile, int64_t r) {
+  const Tag<T> d;
   T* s = tile.scores + r * tile.scores_stride;
-  for (int64_t c = tile.begin; c < tile.end; ++c) {
-    if (HasTerms(tile, c)) continue;
-    if (s[c] == kHidden<T>) s[c] = std::numeric_limits<T>::lowest();
-    largest = std::numeric_limits<T>::lowest();
+  const auto hidden = hn::Set(d, kHidden<T>);
+  auto largest = hidden;
+  for (int64_t c = tile.begin; c < tile.end; c += kLanes<T>) {
+    const auto shown = ShownLanes(tile, r, c);
+    hn::StoreU(hn::IfThenElse(shown, Raised<T>(hn::LoadU(d, s + c)), hidden), d, s + c);
+    largest = hn::IfThenElse(shown, hn::Set(d, std::numeric_limits<T>::lowest()), largest);
   }
-  return largest;
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
 template <class T, class E>
 void ScoresOfTile(const ScoreTile<T, E>& tile) {
   RawScores(tile);
-  for (int64_t r = 0; r < tile.rows; ++r) FinishRow<true, T>(tile, r);
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    FinishRow<true, T>(tile, r);
+    RaiseRow<T>(tile, r);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

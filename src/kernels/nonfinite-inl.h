@@ -40,7 +40,7 @@ HWY_INLINE void AddNonFiniteRow(const NonFiniteRows& items, int64_t n, T weight,
 
 template <class T, class E>
 HWY_INLINE bool PairVisible(const ScoreTile<T, E>& tile, int64_t r, int64_t c) {
-  return !HasTerms(tile, c) || tile.terms[r * tile.terms_stride + c] != kHidden<T>;
+  return !HasHidden(tile, c) || BitAt(tile.visible + r * tile.visible_stride, c);
 }
 
 /// sums[r] += weights[r, key] * streamed[key] for the listed keys.
