@@ -20,7 +20,7 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 
 # A room may include itself and those of a smaller rank: docs/design.md.
 RANK = {"support": 0, "tensor": 1, "kernels": 2, "attention": 3, "positions": 4, "nn": 5,
-        **dict.fromkeys(("text", "train", "generate", "inspect", "geometry", "dist"), 6), "cli": 7, "python": 7}
+        **dict.fromkeys(("text", "train", "generate", "inspect", "geometry", "dist"), 6), "cli": 7, "python": 8}
 TOP_HEADERS = {"version": "support", "attention": "attention"}  # include/qkv/<name>.h and the room it stands for
 
 FOLDERS = "src|include|tests|cli|bench|demo|docs|script|cmake|fuzz|python"

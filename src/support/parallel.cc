@@ -24,6 +24,9 @@ namespace qkv {
 namespace {
 
 thread_local bool inside_region = false;
+thread_local bool (*interrupt_wanted)() = nullptr;
+
+bool is_interrupted() { return interrupt_wanted != nullptr && interrupt_wanted(); }
 
 /// Marks the calling thread as a worker for the length of a scope.
 class InsideRegion {
@@ -42,6 +45,7 @@ struct Region {
   int64_t count;
   std::atomic<int64_t> next{0};
   std::atomic<bool> stopped{false};
+  std::atomic<bool> interrupted{false};
   std::atomic<bool> entered{false};
   std::atomic<int> left{0};
   std::mutex failure_mutex;
@@ -65,6 +69,12 @@ struct Region {
     while (!entered.load(std::memory_order_acquire)) std::this_thread::yield();
     const InsideRegion mark;
     while (!stopped.load(std::memory_order_relaxed)) {
+      // Asked before an index is taken: one that has been taken runs, since others may wait for it.
+      if (is_interrupted()) {
+        interrupted.store(true, std::memory_order_relaxed);
+        stopped.store(true, std::memory_order_relaxed);
+        break;
+      }
       const int64_t index = next.fetch_add(1, std::memory_order_relaxed);
       if (index >= count) break;
       try {
@@ -105,6 +115,10 @@ void run_threads(Region* region, int workers) {
 
 }  // namespace
 
+InterruptCheck::InterruptCheck(bool (*wanted)()) : before_(interrupt_wanted) { interrupt_wanted = wanted; }
+
+InterruptCheck::~InterruptCheck() { interrupt_wanted = before_; }
+
 int available_threads() {
   static const int threads = [] {
     const int affinity = affinity_cpus();
@@ -123,8 +137,12 @@ int parallel_workers(int64_t count, int threads) {
 void parallel_for(int64_t count, int threads, ParallelBody body) {
   const int workers = parallel_workers(count, threads);
   if (workers == 1) {
+    const bool nested = inside_region;  // then the outer loop asks: others may wait for the index it is at
     const InsideRegion mark;
-    for (int64_t index = 0; index < count; ++index) body(index, 0);
+    for (int64_t index = 0; index < count; ++index) {
+      if (!nested && is_interrupted()) throw Interrupted();
+      body(index, 0);
+    }
     return;
   }
   Region region(body, count);
@@ -136,6 +154,7 @@ void parallel_for(int64_t count, int threads, ParallelBody body) {
   }
   static_cast<void>(region.left.load(std::memory_order_acquire));
   if (region.failure) std::rethrow_exception(region.failure);
+  if (region.interrupted.load(std::memory_order_relaxed)) throw Interrupted();
 }
 
 }  // namespace qkv

@@ -49,6 +49,37 @@ TEST(parallel, workers_are_the_threads_asked_for_but_no_more_than_indices) {
   EXPECT_GE(available_threads(), 1);
 }
 
+std::atomic<int> interrupt_after{0};
+
+TEST(parallel, an_interrupt_stops_between_indices_and_leaves_none_that_began_unfinished) {
+  for (const int threads : {1, 3}) {
+    interrupt_after = 40;
+    std::atomic<int> begun{0};
+    std::atomic<int> ended{0};
+    const InterruptCheck check([] { return interrupt_after.fetch_sub(1) <= 0; });
+    const auto body = [&](int64_t, int) {
+      begun.fetch_add(1);
+      std::this_thread::yield();
+      ended.fetch_add(1);
+    };
+    EXPECT_THROW(parallel_for(int64_t{1} << 40, threads, body), Interrupted);
+    EXPECT_GE(begun.load(), 40);
+    EXPECT_EQ(begun.load(), ended.load());
+  }
+}
+
+TEST(parallel, an_interrupt_check_ends_with_its_scope) {
+  {
+    const InterruptCheck outer([] { return true; });
+    {
+      const InterruptCheck inner([] { return false; });
+      parallel_for(5, 2, [](int64_t, int) {});
+    }
+    EXPECT_THROW(parallel_for(5, 2, [](int64_t, int) {}), Interrupted);
+  }
+  parallel_for(5, 2, [](int64_t, int) {});
+}
+
 TEST(parallel, more_threads_than_cpus_are_all_started) {
   // Each index waits until as many workers as indices are inside: only that many threads can end it.
   const int workers = 2 * available_threads() + 3;

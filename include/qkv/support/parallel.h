@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 
 namespace qkv {
 
@@ -25,6 +26,26 @@ class ParallelBody {
 /// Workers a parallel_for over `count` indices with `threads` (0: available_threads()) will use at most:
 /// the number of scratch areas a caller must provide.
 int parallel_workers(int64_t count, int threads);
+
+/// Thrown by parallel_for, and so by any call of the library, when the thread's InterruptCheck asked for it. Outputs
+/// are then partly written.
+class Interrupted : public std::exception {
+ public:
+  const char* what() const noexcept override { return "interrupted"; }
+};
+
+/// While it lives, loops that this thread starts ask `wanted` between indices whether to stop. It is asked often: it
+/// must be cheap.
+class InterruptCheck {
+ public:
+  explicit InterruptCheck(bool (*wanted)());
+  ~InterruptCheck();
+  InterruptCheck(const InterruptCheck&) = delete;
+  InterruptCheck& operator=(const InterruptCheck&) = delete;
+
+ private:
+  bool (*before_)();
+};
 
 /// Calls body(index, worker) once for each index in [0, count), with worker in [0, parallel_workers(count, threads)).
 /// Indices are handed out in ascending order, so an index may wait for any smaller one.

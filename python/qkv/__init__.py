@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact attention on CPUs: differentiable, with every option, in O(n) memory, with the same bits for any thread count.
+
+    out = qkv.attention(q, k, v, causal="bottom_right", window=(255, 0))
+
+Inputs are NumPy arrays or anything with __dlpack__, results are NumPy arrays. `python -m qkv` is the command line.
+"""
+
+from qkv._core import attention, attention_grad, available_threads, choose_target, probe, target, targets, version
+
+__version__ = version()
+
+__all__ = [
+    "attention",
+    "attention_grad",
+    "available_threads",
+    "choose_target",
+    "probe",
+    "target",
+    "targets",
+    "version",
+]
