@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <vector>
 
 #include "qkv/kernels/targets.h"
 #include "qkv/support/checked.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "machine_kernels.h"
 #include "qkv/tensor/dtype.h"

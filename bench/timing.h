@@ -40,8 +40,8 @@ struct Run {
 
   const Case& spec() const { return inputs->spec; }
   std::string label() const;  ///< "name/forward/2"
-  /// With so few queries a call is bound by reading keys and values, not by products.
-  bool bound_by_reading() const { return mode == Mode::forward && spec().Tq <= 16; }
+  /// With so few queries a call is bound by reading keys and values, not by products; fewer bytes are overhead.
+  bool bound_by_reading() const { return mode == Mode::forward && spec().Tq <= 16 && work.key_value_bytes >= 1048576; }
 };
 
 /// The runs of a case, without results. The state that a backward needs is computed here.

@@ -8,9 +8,8 @@
 
 namespace qkv::bench {
 
-/// The result of a check against the f64 reference. A ratio is the largest error of a result over the largest error of
-/// the plain formula on the same rows; promise 3 of docs/semantics.md bounds it by 2 (out, lse) and 3 (gradients), plus
-/// a few units in the last place.
+/// The result of a check against the f64 reference by the library's own rule (qkv/attention/accuracy.h). A ratio is the
+/// largest error of a result over the largest error of the plain formula on the same rows.
 struct Verdict {
   struct Ratio {
     double value = 0;
@@ -24,10 +23,9 @@ struct Verdict {
   std::string failure;  ///< the first comparison that failed, with its numbers
 };
 
-/// Runs the case once with every number of threads and compares with the reference.
-/// out and lse: on the rows of a sample. Gradients: d_q on the rows of a sample; then every gradient of a second call
-/// whose upstream is zero outside of these rows, for which the reference needs only these rows.
-/// All numbers of threads must give the same bits.
+/// Runs the case with every number of threads, which must all give the same bits, and holds it against the reference on
+/// the rows of a sample. Gradients are taken again for each part of the sample with an upstream that is zero outside of
+/// it, for which the reference needs only its rows.
 Verdict verify(Inputs& inputs, const Work& work, const std::vector<int>& threads);
 
 }  // namespace qkv::bench
