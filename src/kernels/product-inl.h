@@ -13,6 +13,7 @@
 #define QKV_PRODUCT_INL_H_
 #endif
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/vector-inl.h"
@@ -47,20 +48,43 @@ struct ProductStep {
   static HWY_INLINE Vector<T> Add(Lanes a, Lanes b, Vector<T> sum) { return hn::MulAdd(a, b, sum); }
 };
 
-template <int R, int V, Into I, class T, class E>
-HWY_INLINE void RegisterTile(const ProductOperands<T, E>& p) {
+/// Steps that a register tile does row by row at its end, so that stores begin while other rows still multiply: 24
+/// stores in a row hold the multipliers up. Measured on Zen 4 in f32, scores at D = 32, 64, 128: 95.7, 97.8, 98.8 % of
+/// the peak without, 98.0, 99.1, 99.2 % with 4; 2 are too few. Each row loads the streamed vectors again, which a tile
+/// of 2 vectors cannot spare.
+constexpr int64_t kRowSteps = kTileVectors > 2 ? 4 : 0;
+
+/// What becomes of the sums of row r of a product, vectors [first, first + V): C = or C +=.
+template <Into I, class T>
+struct StoreProduct {
+  T* c;
+  int64_t c_row;
+  template <int V>
+  HWY_INLINE void operator()(int64_t r, int64_t first, const Vector<T> (&sum)[V]) const {
+    const Tag<T> d;
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) {
+      T* HWY_RESTRICT to = c + r * c_row + (first + v) * kLanes<T>;
+      hn::StoreU(I == Into::kAdd ? hn::Add(hn::LoadU(d, to), sum[v]) : sum[v], d, to);
+    }
+  }
+};
+
+/// R rows times V vectors, which are rows `row` and vectors `first` on of the product; `finish` takes each row's sums.
+template <int R, int V, class T, class E, class Finish>
+HWY_INLINE void RegisterTile(const ProductOperands<T, E>& p, int64_t row, int64_t first, const Finish& finish) {
   using Step = ProductStep<T, E>;
-  const Tag<T> d;
   constexpr int64_t N = kLanes<T>;
   Vector<T> sum[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) sum[r][v] = hn::Zero(d);
+    for (int v = 0; v < V; ++v) sum[r][v] = hn::Zero(Tag<T>());
   }
-  const E* HWY_RESTRICT a = p.a;
-  const E* HWY_RESTRICT b = p.b;
-  for (int64_t t = 0; t < p.steps; ++t, a += p.a_step, b += p.b_step) {
+  const E* HWY_RESTRICT a = p.a + row * p.a_row;
+  const E* HWY_RESTRICT b = p.b + first * N;
+  const int64_t row_steps = std::min(p.steps, kRowSteps);
+  for (int64_t t = row_steps; t < p.steps; ++t, a += p.a_step, b += p.b_step) {
     typename Step::Lanes streamed[V];
 #pragma GCC unroll 16
     for (int v = 0; v < V; ++v) streamed[v] = Step::Load(b + v * N);
@@ -73,51 +97,56 @@ HWY_INLINE void RegisterTile(const ProductOperands<T, E>& p) {
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+    for (int64_t t = 0; t < row_steps; ++t) {
+      const auto broadcast = Step::Broadcast(a + r * p.a_row + t * p.a_step);
 #pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) {
-      T* HWY_RESTRICT c = p.c + r * p.c_row + v * N;
-      hn::StoreU(I == Into::kAdd ? hn::Add(hn::LoadU(d, c), sum[r][v]) : sum[r][v], d, c);
+      for (int v = 0; v < V; ++v) sum[r][v] = Step::Add(broadcast, Step::Load(b + t * p.b_step + v * N), sum[r][v]);
     }
+    finish(row + r, first, sum[r]);
   }
 }
 
-template <class T, class E>
-HWY_INLINE void Advance(ProductOperands<T, E>& p, int64_t& rows, int64_t done) {
-  p.a += done * p.a_row;
-  p.c += done * p.c_row;
-  rows -= done;
+/// Tiles of kTileRows rows, then one of what is left.
+template <int V, class T, class E, class Finish>
+HWY_INLINE void RowTiles(const ProductOperands<T, E>& p, int64_t rows, int64_t first, const Finish& finish) {
+  int64_t r = 0;
+  for (; r + kTileRows <= rows; r += kTileRows) RegisterTile<kTileRows, V>(p, r, first, finish);
+  switch (rows - r) {
+    case 1: return RegisterTile<1, V>(p, r, first, finish);
+    case 2: return RegisterTile<2, V>(p, r, first, finish);
+    case 3: return RegisterTile<3, V>(p, r, first, finish);
+    case 4: return RegisterTile<4, V>(p, r, first, finish);
+    case 5: return RegisterTile<5, V>(p, r, first, finish);
+    default: return;
+  }
 }
 
-template <int V, Into I, class T, class E>
-HWY_INLINE void RowTiles(ProductOperands<T, E> p, int64_t rows) {
-  for (; rows >= kTileRows; Advance(p, rows, kTileRows)) RegisterTile<kTileRows, V, I>(p);
-  for (; rows >= 3; Advance(p, rows, 3)) RegisterTile<3, V, I>(p);
-  for (; rows > 0; Advance(p, rows, 1)) RegisterTile<1, V, I>(p);
-}
-
-/// All rows and `vectors` whole vectors of C. Vector groups are the outer loop, so that one group of B stays in L1
-/// while the rows pass. Groups are even: 5 vectors go as 3 + 2, not as 4 + 1.
-template <Into I, class T, class E = T>
-HWY_NOINLINE void Product(ProductOperands<T, E> p, int64_t rows, int64_t vectors) {
-  while (vectors > 0) {
-    const int64_t groups = (vectors + kTileVectors - 1) / kTileVectors;
-    const int64_t group = (vectors + groups - 1) / groups;
+/// All rows and `vectors` whole vectors of a product. Vector groups are the outer loop, so that one group of B stays in
+/// L1 while the rows pass. Groups are even: 5 vectors go as 3 + 2, not as 4 + 1.
+template <class T, class E, class Finish>
+HWY_INLINE void ProductInto(const ProductOperands<T, E>& p, int64_t rows, int64_t vectors, const Finish& finish) {
+  for (int64_t first = 0; first < vectors;) {
+    const int64_t groups = (vectors - first + kTileVectors - 1) / kTileVectors;
+    const int64_t group = (vectors - first + groups - 1) / groups;
     switch (group) {
-      case 1: RowTiles<1, I>(p, rows); break;
-      case 2: RowTiles<2, I>(p, rows); break;
+      case 1: RowTiles<1>(p, rows, first, finish); break;
+      case 2: RowTiles<2>(p, rows, first, finish); break;
       default:
         if constexpr (kTileVectors > 2) {
           if (group == 3) {
-            RowTiles<3, I>(p, rows);
+            RowTiles<3>(p, rows, first, finish);
           } else {
-            RowTiles<4, I>(p, rows);
+            RowTiles<4>(p, rows, first, finish);
           }
         }
     }
-    p.b += group * kLanes<T>;
-    p.c += group * kLanes<T>;
-    vectors -= group;
+    first += group;
   }
+}
+
+template <Into I, class T, class E = T>
+HWY_NOINLINE void Product(const ProductOperands<T, E>& p, int64_t rows, int64_t vectors) {
+  ProductInto(p, rows, vectors, StoreProduct<I, T>{p.c, p.c_row});
 }
 
 }  // namespace HWY_NAMESPACE
