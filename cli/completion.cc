@@ -20,7 +20,8 @@ std::string choices(const std::string& option) {
 
 bool takes_value(const CLI::Option& option) { return option.get_type_size() != 0; }
 bool takes_path(const CLI::Option& option) {
-  return option.get_type_name() == "NPY" || option.get_type_name() == "OUT";
+  const std::string type = option.get_type_name();
+  return type == "NPY" || type == "OUT" || type == "DIR" || type == "FILES";
 }
 
 std::vector<std::string> names_of(const CLI::Option& option) {
@@ -45,6 +46,13 @@ std::string option_words(const CLI::App& verb) {
   return words;
 }
 
+/// Those of a verb and of the words that may follow it, with these.
+std::string all_words(const CLI::App& verb) {
+  std::string words = option_words(verb);
+  for (const CLI::App* inner : verbs(verb)) words += " " + inner->get_name() + " " + option_words(*inner);
+  return words;
+}
+
 std::string bash(const CLI::App& app) {
   std::string verb_words;
   for (const CLI::App* verb : verbs(app)) verb_words += verb->get_name() + " ";
@@ -61,10 +69,12 @@ std::string bash(const CLI::App& app) {
   }
   text << "  esac\n  case ${COMP_WORDS[1]} in\n";
   for (const CLI::App* verb : verbs(app)) {
-    text << "    " << verb->get_name() << ") words='" << option_words(*verb) << "' ;;\n";
+    text << "    " << verb->get_name() << ") words='" << all_words(*verb) << "' ;;\n";
   }
   text << "  esac\n"
-          "  if [[ $word == -* || ${COMP_WORDS[1]} == completion ]]; then\n"
+          "  if [[ $word == -* || ${COMP_WORDS[1]} == completion || ( ${COMP_WORDS[1]} == tokenizer && $COMP_CWORD -eq "
+          "2 ) ]]; "
+          "then\n"
           "    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
           "  else\n"
           "    compopt -o filenames 2>/dev/null\n"
@@ -117,7 +127,13 @@ std::string zsh(const CLI::App& app) {
           "  case $verb in\n";
   for (const CLI::App* verb : verbs(app)) {
     text << "    " << verb->get_name() << ")\n      _arguments -s";
-    for (const CLI::Option* option : verb->get_options()) {
+    std::vector<const CLI::Option*> options = verb->get_options();
+    for (const CLI::App* inner : verbs(*verb)) {
+      const auto more = inner->get_options();
+      options.insert(options.end(), more.begin(), more.end());
+      text << " \\\n        '1:what to do:(" << inner->get_name() << ")'";
+    }
+    for (const CLI::Option* option : options) {
       for (const std::string& name : names_of(*option)) {
         text << " \\\n        '" << name << "[" << zsh_quoted(option->get_description()) << "]" << zsh_argument(*option)
              << "'";

@@ -120,6 +120,12 @@ DType parse_dtype(const std::string& flag, const std::string& text) {
   refuse(flag, text, "f64, f32, bf16 or f16");
 }
 
+DType parse_model_dtype(const std::string& flag, const std::string& text) {
+  if (text == "f32") return DType::f32;
+  if (text == "bf16") return DType::bf16;
+  refuse(flag, text, "f32 or bf16");
+}
+
 Buckets::Kind parse_buckets(const std::string& flag, const std::string& text) {
   if (text == "bidirectional") return Buckets::Kind::bidirectional;
   if (text == "causal") return Buckets::Kind::causal;

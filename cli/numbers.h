@@ -52,6 +52,9 @@ EdgeRequest parse_edges(const std::string& flag, const std::string& text);
 /// f64, f32, bf16 or f16.
 DType parse_dtype(const std::string& flag, const std::string& text);
 
+/// f32 or bf16, what models compute in.
+DType parse_model_dtype(const std::string& flag, const std::string& text);
+
 Buckets::Kind parse_buckets(const std::string& flag, const std::string& text);
 
 }  // namespace qkv::cli

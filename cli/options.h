@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "cli/numbers.h"
 #include "cli/problem_file.h"
@@ -21,7 +22,12 @@ struct Call {
   std::string target;
   std::optional<Tile> tile;
   std::optional<EdgeRequest> edges;
-  std::string shell;  ///< of `completion`
+  std::string shell;                                              ///< of `completion`
+  std::string model;                                              ///< a folder with a model, of the verbs that use one
+  std::vector<std::string> data;                                  ///< of `tokenizer train`: files of text
+  std::vector<std::string> special_tokens{"<|endoftext|>"};       ///< likewise
+  int64_t vocabulary = 0;                                         ///< likewise
+  bool decode = false, with_offsets = false, no_special = false;  ///< of `tokenize`
   bool weights = false;
   bool check = false;
   bool json = false;

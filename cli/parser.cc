@@ -13,7 +13,7 @@
 namespace qkv::cli {
 namespace {
 
-constexpr const Verb* kVerbs[] = {&kAttend, &kGrad, &kProbe, &kInfo};
+constexpr const Verb* kVerbs[] = {&kAttend, &kGrad, &kProbe, &kTokenize, &kTokenizer, &kInfo};
 
 constexpr const char* kOverview =
     "Problem files hold q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv] of one dtype (f64, f32, bf16, f16), or "
@@ -79,7 +79,10 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
 void print_help(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   const std::string name = chosen.empty() ? "" : chosen.front()->get_name();
-  std::string text = chosen.empty() ? app.help() : chosen.front()->help("qkv");
+  const auto inner = chosen.empty() ? chosen : chosen.front()->get_subcommands();
+  std::string text = chosen.empty()  ? app.help()
+                     : inner.empty() ? chosen.front()->help("qkv")
+                                     : inner.front()->help("qkv " + name);
   for (size_t at = text.find("\n\n\n"); at != std::string::npos; at = text.find("\n\n\n", at)) text.erase(at, 1);
   while (text.ends_with("\n\n")) text.pop_back();
   if (chosen.empty()) text += std::string("\n") + kOverview + "\n";

@@ -24,6 +24,8 @@ extern const Verb kAttend;
 extern const Verb kGrad;
 extern const Verb kProbe;
 extern const Verb kInfo;
+extern const Verb kTokenize;
+extern const Verb kTokenizer;
 
 /// Writes the results unless a check failed, prints the summary, and then throws SystemError if one did.
 void finish(const Call& call, const ProblemFile& problem, const Arrays& results, const Output& output,

@@ -21,6 +21,7 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 # A room may include itself and those of a smaller rank: docs/design.md.
 RANK = {"support": 0, "tensor": 1, "kernels": 2, "attention": 3, "positions": 4, "nn": 5,
         **dict.fromkeys(("text", "train", "generate", "inspect", "geometry", "dist"), 6), "cli": 7, "python": 8}
+ONLY = {"text": {"support", "tensor"}}  # what a room may include, where that is less than all of a smaller rank
 TOP_HEADERS = {"version": "support", "attention": "attention"}  # include/qkv/<name>.h and the room it stands for
 
 FOLDERS = "src|include|tests|cli|bench|demo|docs|script|cmake|fuzz|python"
@@ -145,6 +146,8 @@ def include_faults(path, text):
             yield f"{path}: includes {target} of an unknown room"
         elif RANK[entered] >= RANK[room]:
             yield f"{path}: {room} may not include {target}: {entered} stands to its right"
+        elif entered not in ONLY.get(room, RANK):
+            yield f"{path}: {room} may not include {target}: it needs {' and '.join(sorted(ONLY[room]))} alone"
 
 
 # ---- Documents
