@@ -67,12 +67,11 @@ std::vector<Run> prepare(const std::vector<Case>& cases, const Arguments& argume
   std::vector<Run> runs;
   for (const Case& spec : cases) {
     progress((arguments.no_check ? "filling " : "checking ") + spec.name);
-    const auto inputs = std::make_shared<Inputs>(spec);
-    const Work work = work_of(*inputs);
+    const std::shared_ptr<Subject> subject = make_subject(spec);
     const std::vector<int> threads = thread_counts(spec, arguments);
     Verdict verdict;
-    if (!arguments.no_check) verdict = verify(*inputs, work, threads);
-    std::vector<Run> ours = runs_of(inputs, work, threads);
+    if (!arguments.no_check) verdict = subject->verify(threads);
+    std::vector<Run> ours = runs_of(subject, threads);
     for (Run& run : ours) run.verdict = verdict;
     if (verdict.passed && !arguments.check_only) ours = with_peers(std::move(ours), peers);
     for (Run& run : ours) (verdict.passed ? runs : failed).push_back(std::move(run));

@@ -113,6 +113,15 @@ using T = const std::string;
 
 const std::vector<Key>& keys() {
   static const std::vector<Key> table = {
+      {"op", "attention matmul",
+       [](C& c, Defaults&, T& t) {
+         c.operation = one_of<Operation>(t, {{"attention", Operation::attention}, {"matmul", Operation::matmul}});
+       }},
+      {"m", "rows of a matmul [m, k] by [k, n]", [](C& c, Defaults&, T& t) { c.M = size(t); }},
+      {"n", "its columns", [](C& c, Defaults&, T& t) { c.N = size(t); }},
+      {"k", "its inner length", [](C& c, Defaults&, T& t) { c.K = size(t); }},
+      {"prepared", "1: [k, n] is packed beforehand", [](C& c, Defaults&, T& t) { c.prepared = one_of(t, kSwitch); }},
+      {"linear", "1: with bias, gelu and residual", [](C& c, Defaults&, T& t) { c.linear = one_of(t, kSwitch); }},
       {"b", "batch entries", [](C& c, Defaults&, T& t) { c.B = size(t); }},
       {"h", "query heads", [](C& c, Defaults&, T& t) { c.H = size(t); }},
       {"hkv", "key/value heads; h unless given", [](C&, Defaults& d, T& t) { d.Hkv = size(t); }},

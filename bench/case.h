@@ -19,6 +19,8 @@ enum class Mode : uint8_t {
 };
 std::string name(Mode mode);
 
+enum class Operation : uint8_t { attention, matmul };
+
 enum class Layout : uint8_t {
   contiguous,   ///< [B, H, T, D] in memory
   token_major,  ///< [B, T, H, D]
@@ -33,6 +35,11 @@ struct Case {
   std::string against;                      ///< name of the case it is compared with; empty for none
   std::vector<Mode> modes = {Mode::forward};
   std::vector<int> threads;  ///< empty: 1 and all
+
+  Operation operation = Operation::attention;
+  int64_t M = 1, N = 1, K = 1;  ///< of a matmul: [M, K] by [K, N]
+  bool prepared = false;        ///< weights [K, N] packed beforehand
+  bool linear = false;          ///< bias, gelu_tanh and residual join the product
 
   int64_t B = 1, H = 1, Hkv = 1, Tq = 1, Tk = 1, D = 64, Dv = 64;
   DType dtype = DType::f32;

@@ -40,7 +40,7 @@ class Peer {
 /// Starts the programs, each a command with blanks between its words. One that fails to start is an Error.
 std::vector<std::shared_ptr<Peer>> start_peers(const std::vector<std::string>& commands);
 
-/// Ours, each followed by the same of every peer. Runs of one case; its inputs hold our results of the last mode.
+/// The runs of one case, each of ours followed by the same of every peer.
 std::vector<Run> with_peers(std::vector<Run> ours, const std::vector<std::shared_ptr<Peer>>& peers);
 
 }  // namespace qkv::bench

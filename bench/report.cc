@@ -39,8 +39,8 @@ double time_ratio(const Run& a, const Run& b) {
 
 /// Shares of what bounds the call, each against the best that the machine did.
 void add_shares(const Report& report, const Run& run, json& entry) {
-  const double rate = operations(run.work, run.mode) / spread(run.seconds).median;
-  const double cpu_rate = operations(run.work, run.mode) / spread(run.cpu_seconds).median;
+  const double rate = run.work.operations(run.mode) / spread(run.seconds).median;
+  const double cpu_rate = run.work.operations(run.mode) / spread(run.cpu_seconds).median;
   const MachineSeries& machine = report.machine;
   const double peak = best(machine.multiply_add(run.spec().dtype).at(run.threads));
   entry["operations_per_second"] = rate;
@@ -51,14 +51,14 @@ void add_shares(const Report& report, const Run& run, json& entry) {
   }
   if (run.bound_by_reading()) {
     std::vector<double> rates;
-    for (const double seconds : run.seconds) rates.push_back(run.work.key_value_bytes / seconds);
-    entry["key_value_bytes_per_second"] = spread(rates).median;
+    for (const double seconds : run.seconds) rates.push_back(run.work.read_bytes / seconds);
+    entry["bytes_per_second"] = spread(rates).median;
     entry["share_of_bandwidth"] = median_ratio(rates, run.read);
   }
 }
 
 void add_timing(const Report& report, const Run& run, json& entry) {
-  const double work = operations(run.work, run.mode);
+  const double work = run.work.operations(run.mode);
   entry["seconds"] = to_json(spread(run.seconds));
   entry["samples"] = run.seconds.size();
   entry["calls_per_sample"] = run.calls_per_sample;
@@ -76,7 +76,7 @@ void add_timing(const Report& report, const Run& run, json& entry) {
   if (other == nullptr) return;
   const double ratio = time_ratio(run, *other);
   entry["against"] = {{"name", run.spec().against}, {"time", ratio}};
-  if (work > 0) entry["against"]["time_per_operation"] = ratio * operations(other->work, run.mode) / work;
+  if (work > 0) entry["against"]["time_per_operation"] = ratio * other->work.operations(run.mode) / work;
 }
 
 }  // namespace
@@ -97,7 +97,7 @@ json to_json(const Report& report) {
   for (const Run& run : report.runs) {
     const Case& spec = run.spec();
     json entry = {{"name", spec.name},       {"case", spec.line},       {"engine", run.engine},
-                  {"mode", name(run.mode)},  {"threads", run.threads},  {"operations", operations(run.work, run.mode)},
+                  {"mode", name(run.mode)},  {"threads", run.threads},  {"operations", run.work.operations(run.mode)},
                   {"pairs", run.work.pairs}, {"memory_growth", nullptr}};
     if (!run.how.empty()) entry["how"] = run.how;
     if (!run.refused.empty()) entry["refused"] = run.refused;

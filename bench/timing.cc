@@ -64,7 +64,7 @@ void warm_up(Run& run) {
 
 void time_run(Run& run, const MachineMeter& meter) {
   if (run.bound_by_reading()) {
-    const int64_t bytes = static_cast<int64_t>(run.work.key_value_bytes);
+    const int64_t bytes = static_cast<int64_t>(run.work.read_bytes);
     const int repetitions =
         static_cast<int>(std::clamp<int64_t>((int64_t{256} << 20) / std::max<int64_t>(1, bytes), 3, 20));
     run.read.push_back(meter.read_bandwidth(run.threads, bytes, repetitions));
@@ -100,34 +100,16 @@ void measure_machine(const std::vector<Run>& runs, const MachineMeter& meter, Ma
 
 std::string Run::label() const { return concat(spec().name, '/', name(mode), '/', threads); }
 
-std::vector<Run> runs_of(const std::shared_ptr<Inputs>& inputs, const Work& work, const std::vector<int>& threads) {
+std::vector<Run> runs_of(const std::shared_ptr<Subject>& subject, const std::vector<int>& threads) {
   std::vector<Run> runs;
-  for (const Mode mode : inputs->spec.modes) {
+  for (const Mode mode : subject->spec.modes) {
     for (const int count : threads) {
       Run run;
-      run.inputs = inputs;
+      run.subject = subject;
       run.mode = mode;
       run.threads = count;
-      run.work = work;
-      AttentionOptions options = inputs->options;
-      options.threads = count;
-      Inputs* in = inputs.get();
-      if (mode == Mode::forward) {
-        run.call = [in, options] {
-          attention_forward(in->q.view, in->k.view, in->v.view, options, in->out.view, in->lse.view);
-        };
-      } else if (mode == Mode::backward) {
-        const auto state = std::make_shared<AttentionState>(
-            attention_forward(in->q.view, in->k.view, in->v.view, options, in->out.view));
-        run.call = [in, options, state] {
-          attention_backward(in->q.view, in->k.view, in->v.view, options, *state, in->d_out.view, in->gradients);
-        };
-      } else {
-        run.call = [in, options] {
-          const AttentionState state = attention_forward(in->q.view, in->k.view, in->v.view, options, in->out.view);
-          attention_backward(in->q.view, in->k.view, in->v.view, options, state, in->d_out.view, in->gradients);
-        };
-      }
+      run.work = subject->work();
+      run.call = subject->call(mode, count);
       runs.push_back(std::move(run));
     }
   }

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "machine.h"
-#include "verify.h"
-#include "work.h"
+#include "subject.h"
 
 namespace qkv::bench {
 
@@ -22,7 +21,7 @@ struct Sample {
 /// One timed call: a case, a mode, a number of threads, and who computes it.
 struct Run {
   std::string engine = "qkv";
-  std::shared_ptr<Inputs> inputs;
+  std::shared_ptr<Subject> subject;
   Mode mode = Mode::forward;
   int threads = 1;
   Work work;
@@ -35,17 +34,18 @@ struct Run {
   int64_t calls_per_sample = 1;          ///< short calls are timed many at a time
   std::vector<double> seconds;           ///< of one call, one entry a round
   std::vector<double> cpu_seconds;       ///< the same on the calling thread's own clock; meant for one thread
-  std::vector<double> read;              ///< with few queries: bytes a second of reading as much as k and v, then
+  std::vector<double> read;              ///< with few rows: bytes a second of reading as much as the call must, then
   std::optional<int64_t> memory_growth;  ///< bytes, of the first call
 
-  const Case& spec() const { return inputs->spec; }
+  const Case& spec() const { return subject->spec; }
   std::string label() const;  ///< "name/forward/2"
-  /// With so few queries a call is bound by reading keys and values, not by products; fewer bytes are overhead.
-  bool bound_by_reading() const { return mode == Mode::forward && spec().Tq <= 16 && work.key_value_bytes >= 1048576; }
+  /// With so few rows a call is bound by reading keys and values, or weights, not by products; fewer bytes are
+  /// overhead.
+  bool bound_by_reading() const { return mode == Mode::forward && work.few_rows <= 16 && work.read_bytes >= 1048576; }
 };
 
-/// The runs of a case, without results. The state that a backward needs is computed here.
-std::vector<Run> runs_of(const std::shared_ptr<Inputs>& inputs, const Work& work, const std::vector<int>& threads);
+/// The runs of a case, without results.
+std::vector<Run> runs_of(const std::shared_ptr<Subject>& subject, const std::vector<int>& threads);
 
 /// What the machine could do, measured once a round between the runs. Keys: number of threads.
 struct MachineSeries {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify.h"
 
-#include <algorithm>
-#include <functional>
-
 #include "qkv/attention/accuracy.h"
 #include "qkv/support/error.h"
 #include "sample.h"
@@ -16,62 +13,8 @@ namespace {
 constexpr double kForwardBudget = 2.5e8;
 constexpr double kBackwardBudget = 1e8;
 
-/// The library's comparisons of every part of a sample, as one of the whole: the largest error of each result against
-/// the largest of the plain formula's. The bound of a few rows alone would hang on their luck.
-class Comparisons {
- public:
-  void add(const std::vector<AccuracyComparison>& parts) {
-    for (const AccuracyComparison& part : parts) {
-      const auto same = [&](const AccuracyComparison& other) { return other.name == part.name; };
-      const auto found = std::find_if(all_.begin(), all_.end(), same);
-      if (found == all_.end()) {
-        all_.push_back(part);
-        continue;
-      }
-      found->error = std::max(found->error, part.error);
-      found->plain_error = std::max(found->plain_error, part.plain_error);
-      found->allowance = std::max(found->allowance, part.allowance);
-    }
-  }
-
-  void judge(Verdict& verdict, Verdict::Ratio& worst) const {
-    for (const AccuracyComparison& one : all_) {
-      if (one.plain_error > 0 && one.ratio() > worst.value) worst = {one.ratio(), one.name};
-      if (one.holds() || !verdict.passed) continue;
-      verdict.passed = false;
-      verdict.failure = one.text();
-    }
-  }
-
- private:
-  std::vector<AccuracyComparison> all_;
-};
-
 /// A part of a result, row-major as the rule wants it; absent when the result is.
 Tensor taken(const TensorView& view) { return view ? converted(view, view.dtype()) : Tensor(); }
-
-/// The bytes of every result, to compare numbers of threads.
-std::vector<char> bytes_of(const std::vector<const Tensor*>& tensors) {
-  std::vector<char> bytes;
-  for (const Tensor* tensor : tensors) {
-    if (!*tensor) continue;
-    const char* begin = static_cast<const char*>(tensor->view().data());
-    bytes.insert(bytes.end(), begin, begin + tensor->view().elements() * size_of(tensor->dtype()));
-  }
-  return bytes;
-}
-
-void require_same_bits(Verdict& verdict, const std::vector<const Tensor*>& results, const std::vector<int>& threads,
-                       const std::function<void(int)>& call) {
-  call(threads.front());
-  const std::vector<char> first = bytes_of(results);
-  for (size_t t = 1; t < threads.size() && verdict.passed; ++t) {
-    call(threads[t]);
-    if (bytes_of(results) == first) continue;
-    verdict.passed = false;
-    verdict.failure = concat("other bits with ", threads[t], " threads than with ", threads.front());
-  }
-}
 
 void verify_forward(Inputs& inputs, const std::vector<int>& threads, const std::vector<Chunk>& chunks,
                     Verdict& verdict) {

@@ -34,17 +34,10 @@ Work work_of(const Inputs& inputs) {
   const double width = static_cast<double>(problem.D + problem.Dv);
   work.forward_operations = 2.0 * static_cast<double>(work.pairs) * width;
   const TensorView &k = inputs.k.view, &v = inputs.v.view;
-  work.key_value_bytes = static_cast<double>(k.elements() * size_of(k.dtype()) + v.elements() * size_of(v.dtype()));
+  work.backward_operations = 2.5 * work.forward_operations;
+  work.few_rows = problem.Tq;
+  work.read_bytes = static_cast<double>(k.elements() * size_of(k.dtype()) + v.elements() * size_of(v.dtype()));
   return work;
-}
-
-double operations(const Work& work, Mode mode) {
-  switch (mode) {
-    case Mode::forward: return work.forward_operations;
-    case Mode::backward: return 2.5 * work.forward_operations;
-    case Mode::both: return 3.5 * work.forward_operations;
-  }
-  return 0;
 }
 
 }  // namespace qkv::bench

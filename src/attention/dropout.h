@@ -40,17 +40,18 @@ class TileDecisions {
         words_(ceil_divide(keys, kWordBits)),
         kept_(problem.dropout > 0 ? rows * words_ : 0) {}
 
-  /// Of the columns that matter. Valid until the next tile.
-  TileDropout<T> decide(const TileRange& tile, KeyRange columns) {
+  /// Of the columns that matter. Valid until the next tile with the same rows of scratch, used from `scratch_row` on.
+  TileDropout<T> decide(const TileRange& tile, KeyRange columns, int64_t scratch_row = 0) {
     if (problem_.dropout <= 0) return {};
     const int64_t first = columns.begin / kWordBits;
     const int64_t from = first * kWordBits;
+    uint64_t* kept = kept_.get() + scratch_row * words_;
     for (int64_t r = 0; r < tile.rows; ++r) {
       const int64_t position = tile.first_row + r + problem_.sequence(tile.b).offset;
       kernels_.kept_bits(dropout_row_key(problem_.seed, tile.b, tile.h, position), tile.first_key + from, threshold_,
-                         columns.end - from, kept_.get() + r * words_ + first);
+                         columns.end - from, kept + r * words_ + first);
     }
-    return {kept_.get(), words_, static_cast<T>(1.0 / (1.0 - problem_.dropout))};
+    return {kept, words_, static_cast<T>(1.0 / (1.0 - problem_.dropout))};
   }
 
  private:

@@ -14,11 +14,13 @@
 
 #include "attention/check.h"
 #include "attention/check_view.h"
+#include "attention/decode.h"
 #include "attention/dropout.h"
+#include "attention/forward_results.h"
 #include "attention/key_cache.h"
 #include "attention/plan.h"
 #include "attention/rows.h"
-#include "attention/sink.h"
+#include "attention/score_tile.h"
 #include "attention/terms.h"
 #include "attention/tiling.h"
 #include "kernels/attention_kernels.h"
@@ -27,16 +29,6 @@
 
 namespace qkv {
 namespace {
-
-/// Where results go. Arrays are indexed by row number (Problem::row_index); null or absent: not wanted.
-template <class T>
-struct ForwardResults {
-  Operand out;
-  Operand lse;
-  T* row_max = nullptr;
-  T* row_sum = nullptr;
-  T* wide_out = nullptr;  ///< [rows, Dv]
-};
 
 /// Rows of one item: long heads are packed again for each item, so those get more rows to share the packing.
 constexpr int64_t kItemRows = 192;
@@ -69,7 +61,10 @@ class ForwardWorker {
         run_tile(item, r, std::min(kForwardRows, item.rows - r), index);
       }
     }
-    for (int64_t r = 0; r < item.rows; ++r) finish_row(item, r);
+    for (int64_t r = 0; r < item.rows; ++r) {
+      finish_row<T>(problem_, results_, item.b, item.h, item.first_row + r, m_[r], l_[r],
+                    out_.get() + r * cache_.value_stride());
+    }
   }
 
  private:
@@ -101,17 +96,8 @@ class ForwardWorker {
     }
     const PackedKeyBlock<T>& block = cache_.block(item.b, problem_.kv_head(item.h), index);
     ForwardTile<T> tile{};
-    tile.score = {.q = q_.get() + r * problem_.D,
-                  .q_stride = problem_.D,
-                  .keys = block.keys,
-                  .rows = range.rows,
-                  .D = problem_.D,
-                  .scale = static_cast<T>(std::fabs(problem_.scale)),
-                  .softcap = static_cast<T>(problem_.softcap),
-                  .finished = needs_finished_scores(problem_),
-                  .scores = scores_.get(),
-                  .scores_stride = stride_};
-    cover.apply(tile.score);
+    tile.score =
+        score_tile<T>(problem_, cover, q_.get() + r * problem_.D, range.rows, block.keys, {scores_.get(), stride_});
     tile.v = block.values;
     tile.v_stride = cache_.value_stride();
     tile.v_nonfinite = block.nonfinite;
@@ -121,26 +107,6 @@ class ForwardWorker {
     tile.l = l_.get() + r;
     tile.out = out_.get() + r * tile.v_stride;
     kernels_.forward_tile(tile);
-  }
-
-  void finish_row(const RowItem& item, int64_t r) {
-    T m = m_[r];
-    T l = l_[r];
-    const T factor = merge_sink(problem_, item.h, m, l);
-    const T inverse = l == 0 ? T{0} : factor / l;
-    T* out = out_.get() + r * cache_.value_stride();
-    const int64_t i = item.first_row + r;
-    const int64_t stored_row = problem_.sequence(item.b).q_begin + i;
-    const int64_t number = problem_.row_index(item.b, item.h) + i * problem_.row_step();
-    store_row<T>(results_.out, item.b, item.h, stored_row, out, problem_.Dv, inverse);
-    if (results_.lse) store_one<T>(results_.lse, item.b, item.h, stored_row, row_lse(m, l));
-    if (results_.row_max != nullptr) {
-      results_.row_max[number] = m;
-      results_.row_sum[number] = l;
-    }
-    if (results_.wide_out != nullptr) {
-      for (int64_t c = 0; c < problem_.Dv; ++c) results_.wide_out[number * problem_.Dv + c] = out[c] * inverse;
-    }
   }
 
   const Problem& problem_;
@@ -161,6 +127,7 @@ void run_forward(const Problem& problem, const ForwardResults<T>& results) {
   const int64_t block_keys = forward_key_block(problem.D, problem.Dv, static_cast<int64_t>(sizeof(T)));
   const int64_t item_rows = KeyCache<T>::holds_whole_heads(problem, set, block_keys) ? kItemRows : kLongItemRows;
   const int threads = useful_threads(problem, visible_work(problem));
+  if (has_few_queries(problem)) return forward_few_queries(problem, results, threads);
   const std::vector<RowItem> items = cut_rows(problem, item_rows, threads);
   if (items.empty()) return;
   int64_t longest = 0;

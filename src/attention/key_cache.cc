@@ -26,14 +26,15 @@ bool KeyCache<T>::holds_whole_heads(const Problem& problem, const AttentionKerne
 }
 
 template <class T>
-KeyCache<T>::KeyCache(const Problem& problem, const AttentionKernels<T>& kernels, int64_t block_keys, bool need_values)
+KeyCache<T>::KeyCache(const Problem& problem, const AttentionKernels<T>& kernels, int64_t block_keys, bool need_values,
+                      int64_t most_blocks)
     : problem_(problem),
       kernels_(kernels),
       block_keys_(block_keys),
       value_stride_(round_up(problem.Dv, kernels.lanes)),
       slot_elements_(slot_elements(problem, kernels, block_keys)),
       need_values_(need_values) {
-  const int64_t blocks = ceil_divide(longest_keys(problem), block_keys);
+  const int64_t blocks = std::min(ceil_divide(longest_keys(problem), block_keys), most_blocks);
   const int64_t bytes = std::max<int64_t>(slot_elements_ * static_cast<int64_t>(sizeof(T)), 1);
   const int64_t slots = std::clamp<int64_t>(kBudget / bytes, 1, std::max<int64_t>(blocks, 1));
   memory_ = AlignedArray<T>(slots * slot_elements_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "attention/problem.h"
@@ -23,8 +24,9 @@ struct PackedKeyBlock {
 template <class T>
 class KeyCache {
  public:
-  /// `need_values` false: scores only.
-  KeyCache(const Problem& problem, const AttentionKernels<T>& kernels, int64_t block_keys, bool need_values);
+  /// `need_values` false: scores only. Keeps at most `most_blocks`.
+  KeyCache(const Problem& problem, const AttentionKernels<T>& kernels, int64_t block_keys, bool need_values,
+           int64_t most_blocks = std::numeric_limits<int64_t>::max());
   const PackedKeyBlock<T>& block(int64_t b, int64_t hkv, int64_t index);
   int64_t value_stride() const { return value_stride_; }
   /// True when all blocks of the longest head fit, so that packing is paid once per head.

@@ -83,18 +83,35 @@ HWY_INLINE void ForwardRows(const ForwardTile<T>& tile, T* block_m, T* block_l) 
 /// Rows of one tile at most; the caller's row blocks keep to it.
 constexpr int64_t kMaxTileRows = 64;
 
+/// The maxima and sums of the block, and its weights in place of the raw products.
 template <class T>
-void ForwardOfTile(const ForwardTile<T>& tile) {
-  HWY_ALIGN T block_m[kMaxTileRows];
-  HWY_ALIGN T block_l[kMaxTileRows];
-  RawScores(tile.score);
+HWY_INLINE void WeightsOfTile(const ForwardTile<T>& tile, T* block_m, T* block_l) {
   if (tile.score.finished) {
     ForwardRows<true, T>(tile, block_m, block_l);
   } else {
     ForwardRows<false, T>(tile, block_m, block_l);
   }
+}
+
+template <class T>
+void ForwardOfTile(const ForwardTile<T>& tile) {
+  HWY_ALIGN T block_m[kMaxTileRows];
+  HWY_ALIGN T block_l[kMaxTileRows];
+  RawScores(tile.score);
+  WeightsOfTile(tile, block_m, block_l);
   OutputsOfBlock(tile);
-  for (int64_t r = 0; r < tile.score.rows; ++r) MergeRow<T>(tile, r, block_m[r], block_l[r]);
+  const Triples<T> into = {tile.m, tile.l, tile.out, tile.v_stride};
+  for (int64_t r = 0; r < tile.score.rows; ++r) {
+    MergeRow<T>(into, r, block_m[r], block_l[r], tile.block_out + r * tile.v_stride);
+  }
+}
+
+/// The same, not merged.
+template <class T>
+void ForwardOfBlock(const ForwardTile<T>& tile) {
+  RawScores(tile.score);
+  WeightsOfTile(tile, tile.m, tile.l);
+  OutputsOfBlock(tile);
 }
 
 }  // namespace HWY_NAMESPACE

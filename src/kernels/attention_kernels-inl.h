@@ -8,6 +8,7 @@
 #endif
 
 #include "kernels/attention_backward-inl.h"
+#include "kernels/attention_decode-inl.h"
 #include "kernels/attention_forward-inl.h"
 #include "kernels/pack-inl.h"
 
@@ -52,6 +53,9 @@ constexpr AttentionKernels<T> MakeAttentionKernels() {
       .add_terms = AddTerms<T>,
       .score_tile = ScoresOfTile<T>,
       .forward_tile = ForwardOfTile<T>,
+      .forward_block = ForwardOfBlock<T>,
+      .decode_block = DecodeBlock<T>,
+      .merge_rows = MergeRows<T>,
       .backward_tile = BackwardOfTile<T>,
       .query_gradients = QueryGradients<T>,
       .exp = ExpOfArray<T>,

@@ -90,6 +90,26 @@ struct ForwardTile {
   T* out;        ///< [rows, v_stride]
 };
 
+/// Triples (m, l, O) of some rows.
+template <class T>
+struct Triples {
+  T* m;    ///< [rows]
+  T* l;    ///< [rows]
+  T* out;  ///< [rows, stride]
+  int64_t stride;
+};
+
+/// Few rows against one key block, its keys and values read where and as they are stored: columns one element apart.
+/// `block.score.keys`, `block.v`, `block.v_nonfinite` and `block.out` are not used; the block's triple is left in
+/// `block.m`, `block.l` and `block.block_out`.
+template <class T>
+struct DecodeTile {
+  ForwardTile<T> block;
+  StoredRows keys;
+  StoredRows values;
+  T* chunk_out;  ///< scratch [rows, v_stride]
+};
+
 /// One backward tile. The operands that are streamed come finite, with the list of what was taken out; the broadcast
 /// ones come as they are stored (the same memory where nothing was taken out).
 template <class T>
@@ -142,6 +162,13 @@ struct AttentionKernels {
   /// Final scores; hidden ones are -inf, visible ones never.
   void (*score_tile)(const ScoreTile<T>& tile);
   void (*forward_tile)(const ForwardTile<T>& tile);
+  /// The block's triple by itself: in m, l and block_out, whatever was there.
+  void (*forward_block)(const ForwardTile<T>& tile);
+  /// The same bits from stored keys and values. False when the outputs are not all finite: values that hold NaN or
+  /// infinities must be packed to tell what is hidden from what is visible.
+  bool (*decode_block)(const DecodeTile<T>& tile);
+  /// Merges the triples of one block into the rows' triples.
+  void (*merge_rows)(const Triples<T>& block, const Triples<T>& into, int64_t rows);
   /// Everything but d_q.
   void (*backward_tile)(const BackwardTile<T>& tile);
   /// d_q of a tile that backward_tile has just left.

@@ -28,20 +28,24 @@ HWY_INLINE T FactorTo(T larger, T m) {
 /// (m, l, O) of row r merged with its block's triple: both are brought to the larger maximum and added. A triple of an
 /// empty row is (-inf, 0, 0) and changes nothing.
 template <class T>
-HWY_INLINE void MergeRow(const ForwardTile<T>& tile, int64_t r, T block_m, T block_l) {
+HWY_INLINE void MergeRow(const Triples<T>& into, int64_t r, T block_m, T block_l, const T* HWY_RESTRICT block_out) {
   const Tag<T> d;
-  const T m = tile.m[r];
+  const T m = into.m[r];
   const T larger = m < block_m ? block_m : m;
   const T old_factor = FactorTo(larger, m);
   const T block_factor = FactorTo(larger, block_m);
-  tile.m[r] = larger;
-  tile.l[r] = tile.l[r] * old_factor + block_l * block_factor;
-  T* HWY_RESTRICT out = tile.out + r * tile.v_stride;
-  const T* HWY_RESTRICT block_out = tile.block_out + r * tile.v_stride;
-  for (int64_t c = 0; c < tile.v_stride; c += kLanes<T>) {
+  into.m[r] = larger;
+  into.l[r] = into.l[r] * old_factor + block_l * block_factor;
+  T* HWY_RESTRICT out = into.out + r * into.stride;
+  for (int64_t c = 0; c < into.stride; c += kLanes<T>) {
     const auto kept = hn::Mul(hn::LoadU(d, out + c), hn::Set(d, old_factor));
     hn::StoreU(hn::MulAdd(hn::LoadU(d, block_out + c), hn::Set(d, block_factor), kept), d, out + c);
   }
+}
+
+template <class T>
+void MergeRows(const Triples<T>& block, const Triples<T>& into, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) MergeRow(into, r, block.m[r], block.l[r], block.out + r * block.stride);
 }
 
 }  // namespace HWY_NAMESPACE

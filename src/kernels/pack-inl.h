@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/stored-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -44,21 +45,10 @@ HWY_INLINE void WidenRow(const StoredRows& rows, int64_t row, T* HWY_RESTRICT ou
   }
 }
 
-/// f16 to f32 in vectors: the exponent moves up by the difference of the biases; subnormals come out right because the
-/// scaling is a product of normal numbers, infinity and NaN keep the largest exponent.
 HWY_INLINE void WidenHalfRow(const uint16_t* HWY_RESTRICT in, int64_t columns, float* HWY_RESTRICT out) {
-  const Tag<float> d;
-  const hn::RebindToUnsigned<Tag<float>> du;
-  const hn::Rebind<uint16_t, Tag<float>> dh;
   int64_t c = 0;
   for (; c + kLanes<float> <= columns; c += kLanes<float>) {
-    const auto bits = hn::PromoteTo(du, hn::LoadU(dh, in + c));
-    const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFu));
-    const auto sign = hn::ShiftLeft<16>(hn::Sub(bits, magnitude));
-    const auto scaled = hn::BitCast(du, hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f)));
-    const auto special = hn::Or(hn::ShiftLeft<13>(magnitude), hn::Set(du, 0x7F800000u));
-    const auto is_special = hn::Gt(magnitude, hn::Set(du, 0x7BFFu));
-    hn::StoreU(hn::BitCast(d, hn::Or(sign, hn::IfThenElse(is_special, special, scaled))), d, out + c);
+    hn::StoreU(StoredFloat16::load(in + c), Tag<float>(), out + c);
   }
   for (; c < columns; ++c) out[c] = to_float(Float16{in[c]});
 }

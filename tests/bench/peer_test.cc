@@ -26,8 +26,7 @@ Run run_of(const std::string& keys) {
   spec.Tq = spec.Tk = 8;
   spec.D = spec.Dv = 16;
   spec.keys = {{"t", "8"}, {"causal", keys}};
-  const auto inputs = std::make_shared<Inputs>(spec);
-  return runs_of(inputs, work_of(*inputs), {1}).front();
+  return runs_of(make_subject(spec), {1}).front();
 }
 
 TEST(PeerProcess, AnswersOneObjectALine) {
