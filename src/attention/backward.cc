@@ -11,7 +11,7 @@
 //   delta_i = sum_j a_ij dP_ij - dLSE_i             once per row: backward_rows.h says from what
 //   P, dP, dS, then dV += , dK += , dQ +=           per tile
 //   dBias, dSlope, dTable from dS                   per tile (score_sums.cc)
-//   dScale = sum_i q_i . (sum_j dC_ij k_j)          when a row's dQ is complete
+//   dScale = sum_i q_i . (sum_j dC_ij k_j)          when a row's dQ is complete; in pairs per tile, unrounded
 //   dSink                                           from m, l and delta alone
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@
 namespace qkv {
 namespace {
 
-template <class T>
+template <class T, class E>
 class Backward {
  public:
   Backward(const Problem& problem, const BucketMap& buckets, const BackwardRows<T>& rows, ScoreSums<T>& sums,
@@ -46,14 +46,15 @@ class Backward {
     store_blank_rows();
     const int threads = useful_threads(problem_, 2.5 * visible_work(problem_));
     const int64_t stride = round_up(problem_.D, kernels().attention<T>().lanes);
-    std::vector<BackwardTiles<T>> workers;
+    const BackwardNeeds needs{.d_scores = sums_.has_sums(), .scale_sums = row_scale_ != nullptr};
+    std::vector<BackwardTiles<T, E>> workers;
     for (const HeadSpan& span : cut_heads(problem_, stride * static_cast<int64_t>(sizeof(T)))) {
       const std::vector<KeyBlockTask> tasks = key_block_tasks(problem_, span);
       if (tasks.empty()) continue;
       const int64_t count = static_cast<int64_t>(tasks.size());
       const size_t worker_count = static_cast<size_t>(parallel_workers(count, threads));
       workers.reserve(worker_count);
-      while (workers.size() < worker_count) workers.emplace_back(problem_, buckets_, rows_);
+      while (workers.size() < worker_count) workers.emplace_back(problem_, buckets_, rows_, needs);
       d_q_sums_ = AlignedArray<T>(wants_query_sums() ? span.rows * stride : 0);
       first_row_ = span.first_row;
       parallel_for(count, threads, [&](int64_t index, int worker) {
@@ -64,6 +65,15 @@ class Backward {
 
  private:
   bool wants_query_sums() const { return d_q_ || row_scale_ != nullptr; }
+  void add_scale_sums(const std::vector<BackwardPart<T, E>>& parts) {
+    for (const BackwardPart<T, E>& part : parts) {
+      double* sums = row_scale_ + contiguous_row(problem_, part.range.b, part.range.h) + part.range.first_row;
+      for (int64_t r = 0; r < part.range.rows; ++r) {
+        const double sum = static_cast<double>(part.tile.scale_sums[r]);
+        sums[r] += problem_.scale < 0 ? -sum : sum;  // the packed queries have the sign of the scale
+      }
+    }
+  }
 
   /// Rows that no tile will visit have dQ = 0.
   void store_blank_rows() {
@@ -80,7 +90,7 @@ class Backward {
     }
   }
 
-  void run_task(const KeyBlockTask& task, BackwardTiles<T>& tiles) {
+  void run_task(const KeyBlockTask& task, BackwardTiles<T, E>& tiles) {
     tiles.load_keys(task.b, task.hkv, task.index);
     const int64_t group = problem_.group();
     for (int64_t h = task.hkv * group; h < (task.hkv + 1) * group; ++h) {
@@ -91,61 +101,69 @@ class Backward {
     store_key_gradients(task, tiles);
   }
 
-  void run_tile(const KeyBlockTask& task, int64_t h, int64_t block, BackwardTiles<T>& tiles) {
+  void run_tile(const KeyBlockTask& task, int64_t h, int64_t block, BackwardTiles<T, E>& tiles) {
     tiles.load_queries(task.b, h, block);
-    const std::vector<BackwardPart<T>>& parts = tiles.run(static_cast<bool>(d_k_), static_cast<bool>(d_v_));
-    for (const BackwardPart<T>& part : parts) {
+    const std::vector<BackwardPart<T, E>>& parts = tiles.run(static_cast<bool>(d_k_), static_cast<bool>(d_v_));
+    for (const BackwardPart<T, E>& part : parts) {
       sums_.add_tile(part.range, task.index, part.cover.begin, part.cover.end, part.d_scores(), tiles.scores_stride());
     }
     if (!wants_query_sums() && !sums_.has_row_sums()) return;
     const TileRange& range = tiles.range();
     wavefront_.wait(task.b, h, block, task.index);
-    for (const BackwardPart<T>& part : parts) {
+    for (const BackwardPart<T, E>& part : parts) {
       sums_.add_rows(part.range, part.cover.begin, part.cover.end, part.d_scores(), tiles.scores_stride());
+    }
+    if constexpr (BackwardTiles<T, E>::kInPairs) {
+      if (row_scale_ != nullptr) add_scale_sums(parts);
     }
     if (wants_query_sums()) tiles.add_query_gradients(query_sums(range, tiles));
     if (wavefront_.pass(task.b, h, block, task.index) && wants_query_sums()) store_query_gradients(range, tiles);
   }
 
-  T* query_sums(const TileRange& range, const BackwardTiles<T>& tiles) const {
+  T* query_sums(const TileRange& range, const BackwardTiles<T, E>& tiles) const {
     const int64_t row = contiguous_row(problem_, range.b, range.h) + range.first_row - first_row_;
-    return d_q_sums_.get() + row * tiles.q_stride();
+    return d_q_sums_.get() + row * tiles.q_width();
   }
 
   /// The query block's last share is in: dQ = scale * sums, and the rows' part of dScale.
-  void store_query_gradients(const TileRange& range, const BackwardTiles<T>& tiles) {
+  void store_query_gradients(const TileRange& range, const BackwardTiles<T, E>& tiles) {
     const T* sums = query_sums(range, tiles);
-    const T sign = problem_.scale < 0 ? T{-1} : T{1};  // of the packed queries
-    for (int64_t r = 0; r < range.rows; ++r, sums += tiles.q_stride()) {
+    for (int64_t r = 0; r < range.rows; ++r, sums += tiles.q_width()) {
       const int64_t i = range.first_row + r;
       if (d_q_) {
         store_row<T>(d_q_, range.b, range.h, problem_.sequence(range.b).q_begin + i, sums, problem_.D,
                      static_cast<T>(problem_.scale));
       }
-      const int64_t row = contiguous_row(problem_, range.b, range.h) + i;
-      if (row_scale_ == nullptr || rows_.inverse_l[row] == 0) continue;
-      const T* q = tiles.queries() + r * tiles.q_stride();
-      double product = 0;
-      for (int64_t c = 0; c < problem_.D; ++c) {
-        // Sums of 0 belong to rows without visible keys too, whose query must not matter.
-        if (sums[c] != 0) product += static_cast<double>(sign * q[c]) * static_cast<double>(sums[c]);
+      if constexpr (!BackwardTiles<T, E>::kInPairs) {
+        if (row_scale_ != nullptr) store_row_scale(range, i, tiles.queries() + r * tiles.q_stride(), sums);
       }
-      row_scale_[row] = product;
     }
   }
 
-  void store_key_gradients(const KeyBlockTask& task, const BackwardTiles<T>& tiles) {
-    const int64_t first_key = task.index * kBackwardKeys;
+  /// q . (sum_j dC_j k_j) of row i; `q` has the sign of the scale.
+  void store_row_scale(const TileRange& range, int64_t i, const T* q, const T* sums) {
+    const int64_t row = contiguous_row(problem_, range.b, range.h) + i;
+    if (rows_.inverse_l[row] == 0) return;
+    double product = 0;
+    for (int64_t c = 0; c < problem_.D; ++c) {
+      // Sums of 0 belong to rows without visible keys too, whose query must not matter.
+      if (sums[c] != 0) product += static_cast<double>(q[c]) * static_cast<double>(sums[c]);
+    }
+    row_scale_[row] = problem_.scale < 0 ? -product : product;
+  }
+
+  void store_key_gradients(const KeyBlockTask& task, const BackwardTiles<T, E>& tiles) {
+    const int64_t first_key = task.index * tiles.scores_stride();
     const int64_t first = problem_.sequence(task.b).k_begin + first_key;
-    const int64_t keys = std::min(kBackwardKeys, problem_.sequence(task.b).Tk - first_key);
+    const int64_t keys = std::min(tiles.scores_stride(), problem_.sequence(task.b).Tk - first_key);
     for (int64_t j = 0; j < keys; ++j) {
       if (d_k_) {
         // The packed queries carry the sign of the scale.
-        store_row<T>(d_k_, task.b, task.hkv, first + j, tiles.d_k() + j * tiles.q_stride(), problem_.D,
+        store_row<T>(d_k_, task.b, task.hkv, first + j, tiles.d_k() + j * tiles.q_width(), problem_.D,
                      static_cast<T>(std::fabs(problem_.scale)));
       }
       if (d_v_) {
-        store_row<T>(d_v_, task.b, task.hkv, first + j, tiles.d_v() + j * tiles.v_stride(), problem_.Dv, T{1});
+        store_row<T>(d_v_, task.b, task.hkv, first + j, tiles.d_v() + j * tiles.v_width(), problem_.Dv, T{1});
       }
     }
   }
@@ -161,7 +179,7 @@ class Backward {
   int64_t first_row_ = 0;     ///< of the span
 };
 
-template <class T>
+template <class T, class E = T>
 void run_backward(const Problem& problem, const AttentionOptions& options, const StateOperands& state,
                   const Operand& d_out, const Operand& d_lse, const AttentionGradients& gradients, const Operand& d_q,
                   const Operand& d_k, const Operand& d_v) {
@@ -176,13 +194,13 @@ void run_backward(const Problem& problem, const AttentionOptions& options, const
   const BucketMap buckets(problem);
   ScoreSums<T> sums(problem, buckets, options, gradients);
   const AlignedArray<double> row_scale(gradients.scale ? problem.rows() : 0);
-  Backward<T> backward(problem, buckets, rows, sums, d_q, d_k, d_v, row_scale.get());
+  Backward<T, E> backward(problem, buckets, rows, sums, d_q, d_k, d_v, row_scale.get());
   if (gradients.bias) fill_zero(gradients.bias);
   if (d_q || d_k || d_v || gradients.scale || gradients.slopes || gradients.table || gradients.sinks ||
       (gradients.bias && !sums.bias_needs_own_pass())) {
     backward.run();
   }
-  if (sums.bias_needs_own_pass()) broadcast_bias_gradient(problem, buckets, rows, sums);
+  if (sums.bias_needs_own_pass()) broadcast_bias_gradient<T, E>(problem, buckets, rows, sums);
   sums.finish();
   if (gradients.sinks) store_sink_gradients(problem, rows, gradients.sinks);
   if (gradients.scale) {
@@ -190,6 +208,14 @@ void run_backward(const Problem& problem, const AttentionOptions& options, const
     for (int64_t row = 0; row < problem.rows(); ++row) total += row_scale[row];
     store_from_double(gradients.scale.dtype(), gradients.scale.data(), total);
   }
+}
+
+/// True when the products of the problem go in pairs of bf16. A scale so large that what a pair flushes to 0 counts
+/// keeps to f32.
+bool uses_pairs(const Problem& problem) {
+  const PairKernels* pairs = kernels().bf16;
+  return problem.dtype == DType::bf16 && pairs != nullptr && pairs->forward_tile != nullptr &&
+         std::fabs(problem.scale) <= 0x1p40;
 }
 
 /// m or l of a state: all rows in one axis.
@@ -258,6 +284,8 @@ void attention_backward(const TensorView& q, const TensorView& k, const TensorVi
                  {"d_scale", gradients.scale}});
   if (problem.is_f64()) {
     run_backward<double>(problem, options, state_operands, d_out, d_lse, gradients, d_q, d_k, d_v);
+  } else if (uses_pairs(problem)) {
+    run_backward<float, BFloat16Pair>(problem, options, state_operands, d_out, d_lse, gradients, d_q, d_k, d_v);
   } else {
     run_backward<float>(problem, options, state_operands, d_out, d_lse, gradients, d_q, d_k, d_v);
   }

@@ -14,6 +14,7 @@ constexpr int64_t kSpanBytes = int64_t{4} << 20;
 }  // namespace
 
 Wavefront::Wavefront(const Problem& problem) : problem_(problem) {
+  const int64_t keys = backward_keys(problem);
   int64_t count = 0;
   for (int64_t b = 0; b < problem.B; ++b) {
     first_turn_.push_back(count);
@@ -31,8 +32,8 @@ Wavefront::Wavefront(const Problem& problem) : problem_(problem) {
       if (any.empty()) continue;
       for (int64_t h = 0; h < problem.H; ++h) {
         Turn& turn = turns_[at(b, h, block)];
-        turn.first = any.begin / kBackwardKeys;
-        turn.last = ceil_divide(any.end, kBackwardKeys);
+        turn.first = any.begin / keys;
+        turn.last = ceil_divide(any.end, keys);
         turn.next.store(turn.first, std::memory_order_relaxed);
       }
     }
@@ -54,13 +55,14 @@ std::vector<HeadSpan> cut_heads(const Problem& problem, int64_t row_bytes) {
 }
 
 std::vector<KeyBlockTask> key_block_tasks(const Problem& problem, const HeadSpan& span) {
+  const int64_t keys = backward_keys(problem);
   std::vector<KeyBlockTask> tasks;
   bool more = true;
   for (int64_t index = 0; more; ++index) {
     more = false;
     for (int64_t head = span.first; head < span.last; ++head) {
       const int64_t b = head / problem.Hkv;
-      if (index * kBackwardKeys >= problem.sequence(b).Tk) continue;
+      if (index * keys >= problem.sequence(b).Tk) continue;
       tasks.push_back({b, head % problem.Hkv, index});
       more = true;
     }

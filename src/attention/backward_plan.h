@@ -11,6 +11,15 @@
 
 namespace qkv {
 
+/// Keys of a backward block of the problem, computed in T.
+template <class T>
+int64_t backward_keys(const Problem& problem) {
+  return backward_key_block(problem.D, problem.Dv, static_cast<int64_t>(sizeof(T)));
+}
+inline int64_t backward_keys(const Problem& problem) {
+  return problem.is_f64() ? backward_keys<double>(problem) : backward_keys<float>(problem);
+}
+
 /// One key block of one key/value head: owns its dK and dV, and walks the query blocks of the head's group in order.
 struct KeyBlockTask {
   int64_t b = 0;

@@ -15,8 +15,8 @@ struct StateOperands {
 
 /// What every tile of a backward pass reads: upstream dO and, per row (contiguous rows), m, 1/l and delta.
 ///
-/// delta_i = sum_j a_ij dP_ij - dLSE_i. A row whose keys lie in one key block gets the sum from its tile, of the very
-/// dP it is subtracted from. Other rows use dO_i . out_i, equal up to the rounding of dP and out. Which of the two is a
+/// delta_i = sum_j a_ij dP_ij - dLSE_i. The sum equals dO_i . out_i up to the rounding of dP and out. A row whose keys
+/// lie in one key block gets what that lacks from its tile, of the very dP it is subtracted from. Which of the two is a
 /// property of the row.
 template <class T>
 struct BackwardRows {
@@ -27,6 +27,7 @@ struct BackwardRows {
   AlignedArray<T> sink_weight;        ///< exp(sink - m) / l; 0 without a sink
   AlignedArray<int64_t> whole_block;  ///< the one key block with every key the row may see; -1: there are several
   AlignedArray<T> delta;              ///< of whole rows: -dLSE
+  AlignedArray<T> estimate;           ///< of whole rows: dO . out
   AlignedArray<T> final_delta;        ///< of whole rows complete once their tile has run
 };
 

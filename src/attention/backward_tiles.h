@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "attention/backward_rows.h"
@@ -13,62 +14,86 @@
 namespace qkv {
 
 /// Some rows of the current query block against the current key block, with its dS.
-template <class T>
+template <class T, class E = T>
 struct BackwardPart {
   TileRange range;
   TileCover<T> cover;
-  BackwardTile<T> tile;
+  BackwardTile<T, E> tile;
   const T* d_scores() const { return tile.d_scores; }
 };
 
-/// Packs one key block and one query block at a time and runs backward tiles over them. One per worker.
-template <class T>
+/// What is read of a tile beside its products.
+struct BackwardNeeds {
+  bool d_scores = false;    ///< parts' dS
+  bool scale_sums = false;  ///< parts' sums for d_scale; only in pairs, elsewhere dQ gives them
+};
+
+/// Packs one key block and one query block at a time and runs backward tiles over them. One per worker. E is T, or
+/// BFloat16Pair where the products are of bf16.
+template <class T, class E = T>
 class BackwardTiles {
  public:
-  BackwardTiles(const Problem& problem, const BucketMap& buckets, const BackwardRows<T>& rows);
+  BackwardTiles(const Problem& problem, const BucketMap& buckets, const BackwardRows<T>& rows, BackwardNeeds needs);
 
   /// Key block `index` of a key/value head becomes current; its dK and dV sums start at zero.
   void load_keys(int64_t b, int64_t hkv, int64_t index);
   /// Query block `index` of a head becomes current.
   void load_queries(int64_t b, int64_t h, int64_t index);
 
+  static constexpr bool kInPairs = !std::is_same_v<T, E>;
+
   /// Runs the current blocks' tile, on the edge of a mask in smaller groups of rows; dK and dV are added where wanted.
   /// Returns the parts in which some pair is visible, with their dS.
-  const std::vector<BackwardPart<T>>& run(bool want_keys, bool want_values);
+  const std::vector<BackwardPart<T, E>>& run(bool want_keys, bool want_values);
   /// Adds the parts' dQ (without scale) to `d_q` [rows of the query block, q_stride].
   void add_query_gradients(T* d_q);
 
   const TileRange& range() const { return range_; }
-  int64_t scores_stride() const { return kBackwardKeys; }
-  int64_t q_stride() const { return q_stride_; }
-  int64_t v_stride() const { return v_stride_; }
-  const T* queries() const { return q_raw_; }
+  int64_t scores_stride() const { return block_keys_; }
+  int64_t q_width() const { return tile_.q_width; }
+  int64_t v_width() const { return tile_.v_width; }
+  /// Of the query block, [rows, q_stride], with the sign of the scale.
+  const E* queries() const { return tile_.score.q; }
+  int64_t q_stride() const { return tile_.score.q_stride; }
   const T* d_k() const { return d_k_.get(); }
   const T* d_v() const { return d_v_.get(); }
 
  private:
-  /// Packs rows finite into `finite`, listing what was taken out; returns where the rows are as stored.
-  const T* load_rows(const StoredRows& stored, int64_t stride, T* finite, T* raw, int64_t* found,
+  /// Elements of one E along the width, and rows of one streamed row.
+  static constexpr int64_t kStep = kInPairs ? 2 : 1;
+
+  /// One operand of the query block in both its forms.
+  struct Rows {
+    AlignedArray<E> streamed, broadcast;
+    AlignedArray<int64_t> found;
+  };
+  /// Packs rows into both forms, times -1 when `negate`, listing what was taken out of the streamed one; returns the
+  /// broadcast form.
+  const E* load_rows(const StoredRows& stored, bool negate, Rows& rows, int64_t stride, int64_t width,
                      NonFiniteRows& nonfinite);
+  void pack_panels(const StoredRows& rows, E* panels) const;
+  int64_t pack_streamed(const StoredRows& rows, E* streamed, int64_t width, int64_t* found) const;
 
   /// Rows [r, r + rows) of the query block.
   void run_part(int64_t r, int64_t rows);
-  BackwardTile<T> tile_of(const BackwardPart<T>& part, int64_t r);
+  BackwardTile<T, E> tile_of(const BackwardPart<T, E>& part, int64_t r);
 
   const Problem& problem_;
   const BackwardRows<T>& rows_;
   const AttentionKernels<T>& kernels_;
-  int64_t q_stride_, v_stride_;
+  int64_t block_keys_;
+  BackwardNeeds needs_;
   TileRange range_;
-  BackwardTile<T> tile_{};  ///< of the whole query block
-  std::vector<BackwardPart<T>> parts_;
-  const T* q_raw_ = nullptr;
+  BackwardTile<T, E> tile_{};  ///< of the whole query block
+  std::vector<BackwardPart<T, E>> parts_;
   TilePlanner<T> planner_;
   TileDecisions<T> dropout_;
-  AlignedArray<T> keys_, values_, k_, d_k_, d_v_;        // of the key block
-  AlignedArray<T> q_, q_finite_, d_out_, d_out_finite_;  // of the query block
-  AlignedArray<T> scores_, d_scores_, factors_;          // of the tile
-  AlignedArray<int64_t> k_found_, q_found_, d_out_found_;
+  AlignedArray<E> keys_, values_, k_;  // of the key block
+  AlignedArray<T> d_k_, d_v_;
+  AlignedArray<int64_t> k_found_;
+  Rows q_, d_out_;                                                       // of the query block
+  AlignedArray<T> scores_, d_scores_, factors_, products_, scale_sums_;  // of the tile
+  AlignedArray<E> weights_by_key_, d_inner_by_key_, d_inner_by_row_;
   AlignedArray<uint8_t> is_whole_row_;
 };
 

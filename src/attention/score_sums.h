@@ -17,6 +17,8 @@ class ScoreSums {
   ScoreSums(const Problem& problem, const BucketMap& buckets, const AttentionOptions& options,
             const AttentionGradients& gradients);
 
+  /// True when add_tile or add_rows has work.
+  bool has_sums() const { return bias_ || slopes_view_ || table_view_; }
   /// True when add_rows has work.
   bool has_row_sums() const { return row_slopes_.get() != nullptr || row_bias_.get() != nullptr; }
   /// True when a bias gradient has both its Tq and Tk axes and is summed over b or h: see backward_bias.cc.

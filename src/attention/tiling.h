@@ -30,14 +30,18 @@ inline constexpr int64_t kForwardRows = 48;
 /// The same on the edge of a causal or window mask: two register tiles.
 inline constexpr int64_t kEdgeRows = 12;
 
-/// Keys of one backward block: whole panels and whole register tiles of every instruction set (a multiple of 64 and of
-/// 6). At D = Dv = 64 in f32 its k, v, dk and dv take 240 KiB, the tile's queries and scores another 220 KiB of L2.
-inline constexpr int64_t kBackwardKeys = 192;
+/// Keys of one backward block: whole panels and whole register tiles of every instruction set (multiples of 64 and of
+/// 6). The longer block reads queries, upstream gradients and dQ sums half as often, from beyond L2. At D = Dv = 64 in
+/// f32 it takes 480 KiB packed, with its gradients, and scores and dS of a tile 290 KiB; wider rows take the shorter.
+inline constexpr int64_t kMostBackwardKeys = 384;
+inline int64_t backward_key_block(int64_t D, int64_t Dv, int64_t element_size) {
+  return (D + Dv) * element_size <= 512 ? kMostBackwardKeys : kMostBackwardKeys / 2;
+}
 
 /// Rows of one backward tile: sixteen register tiles.
 inline constexpr int64_t kBackwardRows = 96;
 
-/// The same on the edge of a causal or window mask.
+/// The same on the edge of a causal or window mask; even.
 inline constexpr int64_t kBackwardEdgeRows = 24;
 
 }  // namespace qkv

@@ -6,6 +6,7 @@
 
 #ifdef QKV_AVX3_BF16
 #include "kernels/attention_scores-inl.h"
+#include "kernels/backward_pairs-inl.h"
 #include "kernels/pairs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,6 +19,9 @@ constexpr PairKernels kKernels = {
     .pack_pair_panels = PackPairPanels,
     .pack_row_pairs = PackRowPairs,
     .score_tile = ScoresOfTile<float, BFloat16Pair>,
+    .forward_tile = nullptr,
+    .backward_tile = BackwardOfTile<float, BFloat16Pair>,
+    .query_gradients = QueryGradients<float, BFloat16Pair>,
 };
 const RegisterKernels kRegistered(&kKernels);
 

@@ -77,10 +77,10 @@ struct ScoreTile {
 };
 
 /// One block's triple (m, l, O) from zero, merged into the running triples of the rows.
-template <class T>
+template <class T, class E = T>
 struct ForwardTile {
-  ScoreTile<T> score;
-  const T* v;  ///< [keys of the block, v_stride], finite, padded with zeros to whole vectors
+  ScoreTile<T, E> score;
+  const E* v;  ///< [keys of the block, v_stride], finite, padded with zeros to whole vectors
   int64_t v_stride;
   NonFiniteRows v_nonfinite;
   TileDropout<T> dropout;
@@ -111,33 +111,43 @@ struct DecodeTile {
 };
 
 /// One backward tile. The operands that are streamed come finite, with the list of what was taken out; the broadcast
-/// ones come as they are stored (the same memory where nothing was taken out).
-template <class T>
+/// ones come as they are stored (the same memory where nothing was taken out). In pairs, streamed operands are pairs of
+/// rows, [rows / 2, width], and the two forms differ.
+template <class T, class E = T>
 struct BackwardTile {
-  ScoreTile<T> score;  ///< scores: scratch
-  const T* q_finite;   ///< [rows, q_stride]
+  ScoreTile<T, E> score;  ///< scores: scratch; on return r P
+  const E* q_streamed;    ///< [rows, q_width]
   NonFiniteRows q_nonfinite;
-  const T* d_out;         ///< [rows, v_stride]
-  const T* d_out_finite;  ///< [rows, v_stride]
+  const E* d_out;  ///< [rows, d_out_stride]
+  int64_t d_out_stride;
+  const E* d_out_streamed;  ///< [rows, v_width]
   NonFiniteRows d_out_nonfinite;
-  int64_t v_stride;
+  int64_t q_width;  ///< D padded to whole vectors: of streamed queries and keys, of d_q and d_k
+  int64_t v_width;
   int64_t Dv;
-  const T* values;  ///< panels of the value block: [panel][Dv][panel_width]
-  const T* k;       ///< [keys, q_stride], finite
+  const E* values;      ///< panels of the value block: [panel][Dv][panel_width]
+  const E* k_streamed;  ///< [keys, q_width]
   NonFiniteRows k_nonfinite;
   const T* m;                   ///< [rows]
   const T* inverse_l;           ///< [rows], 1 / l
   const T* inverse_l_low;       ///< [rows], what rounding took from it: p / l comes out as if divided
   const T* delta;               ///< [rows]; of a whole row without its sum of P dP
+  const T* estimate;            ///< [rows]; of a whole row, a number near its sum of P dP
   const T* sink_weight;         ///< [rows], exp(sink - m) / l
   const uint8_t* is_whole_row;  ///< [rows]: nonzero where every key the row sees is in this tile
   T* final_delta;               ///< [rows]: delta, written here for whole rows
   TileDropout<T> dropout;
-  T* d_scores;  ///< [rows, scores_stride]: on return dS
-  T* factors;   ///< scratch [rows, scores_stride], used with a soft-cap
-  T* d_q;       ///< [rows, q_stride], += dC k
-  T* d_k;       ///< [keys, q_stride], += dC^T q; null: not wanted
-  T* d_v;       ///< [keys, v_stride], += (r P)^T d_out; null: not wanted
+  T* d_scores;         ///< [rows, scores_stride]: on return dS
+  bool keep_d_scores;  ///< in pairs: false leaves them undefined
+  T* products;         ///< scratch [rows, scores_stride], in pairs: q . k; null where d_scale is not wanted
+  T* scale_sums;       ///< [rows], with `products`: sum of dC (q . k)
+  T* factors;          ///< scratch [rows, scores_stride], used with a soft-cap
+  E* weights_by_key;   ///< scratch of pairs of rows [rows / 2, scores_stride], used in pairs: r P
+  E* d_inner_by_key;   ///< likewise: dC
+  E* d_inner_by_row;   ///< scratch of pairs of columns [rows, scores_stride / 2], used in pairs: dC
+  T* d_q;              ///< [rows, q_width], += dC k
+  T* d_k;              ///< [keys, q_width], += dC^T q; null: not wanted
+  T* d_v;              ///< [keys, v_width], += (r P)^T d_out; null: not wanted
 };
 
 template <class T>
@@ -191,6 +201,11 @@ struct PairKernels {
   int64_t (*pack_row_pairs)(const StoredRows& rows, BFloat16Pair* out, int64_t out_stride, int64_t* found);
   /// Final scores; hidden ones are -inf.
   void (*score_tile)(const ScoreTile<float, BFloat16Pair>& tile);
+  /// Null while there is none: then the backward keeps to f32 too, because weights come out of m and l only when they
+  /// are recomputed from the very scores that gave these.
+  void (*forward_tile)(const ForwardTile<float, BFloat16Pair>& tile);
+  void (*backward_tile)(const BackwardTile<float, BFloat16Pair>& tile);
+  void (*query_gradients)(const BackwardTile<float, BFloat16Pair>& tile);
 };
 
 template <class T>
