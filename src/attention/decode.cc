@@ -106,7 +106,7 @@ class HeadWorker {
         l_(rows),
         out_(rows * value_stride_),
         scores_(std::min(rows, kForwardRows) * stride_),
-        chunk_out_(std::min(rows, kStoredRows) * value_stride_),
+        block_out_(kForwardTileRows * value_stride_),
         dropout_(problem, kernels_, std::min(rows, kForwardRows), stride_) {}
 
   void load_queries(const HeadItem& item) {
@@ -155,9 +155,12 @@ class HeadWorker {
     tile.score = score_tile<T>(problem_, cover, q_.get() + row * problem_.D, heads * range.rows, nullptr,
                                {scores_.get(), stride_});
     tile.v_stride = value_stride_;
-    tile.block_out = out_.get() + row * value_stride_;
+    tile.first = true;
+    tile.block_out = block_out_.get();
     tile.m = m_.get() + row;
     tile.l = l_.get() + row;
+    tile.out = out_.get() + row * value_stride_;
+    tile.out_stride = value_stride_;
     TileRange of_head = range;
     of_head.h += heads;
     for (int64_t g = heads; g-- > 0;) {  // the first head's decisions are where those of all rows begin
@@ -173,7 +176,7 @@ class HeadWorker {
     tile.score.keys = block.keys;
     tile.v = block.values;
     tile.v_nonfinite = block.nonfinite;
-    kernels_.forward_block(tile);
+    kernels_.forward_tile(tile);
   }
 
   /// All rows of the group in one tile.
@@ -185,12 +188,11 @@ class HeadWorker {
     tile.block = forward_tile(range, cover, 0, problem_.group());
     tile.keys = stored_rows(problem_.k, range.b, hkv, row, range.keys, problem_.D);
     tile.values = stored_rows(problem_.v, range.b, hkv, row, range.keys, problem_.Dv);
-    tile.chunk_out = chunk_out_.get();
     if (!kernels_.decode_block(tile)) forward_packed(tile.block, range, hkv, index);
     return true;
   }
 
-  /// Some rows of one head, whose triples begin at `row`. On the edge of a causal or window mask in smaller groups.
+  /// Some rows of one head, whose triples begin at `row`.
   bool packed_tile(const TileRange& range, int64_t hkv, int64_t index, int64_t row) {
     const TileCover<T> cover = planner_.plan(range);
     if (cover.empty()) {
@@ -198,16 +200,6 @@ class HeadWorker {
       std::fill_n(l_.get() + row, range.rows, T{0});
       std::fill_n(out_.get() + row * value_stride_, range.rows * value_stride_, T{0});
       return false;
-    }
-    if (range.rows > kEdgeRows && cover.edge) {
-      bool seen = false;
-      for (int64_t part = 0; part < range.rows; part += kEdgeRows) {
-        TileRange rows = range;
-        rows.first_row += part;
-        rows.rows = std::min(kEdgeRows, range.rows - part);
-        seen = packed_tile(rows, hkv, index, row + part) || seen;
-      }
-      return seen;
     }
     ForwardTile<T> tile = forward_tile(range, cover, row, 1);
     forward_packed(tile, range, hkv, index);
@@ -221,7 +213,7 @@ class HeadWorker {
   int64_t value_stride_;
   TilePlanner<T> planner_;
   GroupPlanner<T> group_planner_;
-  AlignedArray<T> q_, m_, l_, out_, scores_, chunk_out_;
+  AlignedArray<T> q_, m_, l_, out_, scores_, block_out_;
   TileDecisions<T> dropout_;
   std::optional<KeyCache<T>> cache_;
 };

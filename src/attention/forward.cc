@@ -50,7 +50,7 @@ class ForwardWorker {
         l_(item_rows),
         out_(item_rows * cache_.value_stride()),
         scores_(kForwardRows * stride_),
-        block_out_(kForwardRows * cache_.value_stride()),
+        block_out_(kForwardTileRows * cache_.value_stride()),
         dropout_(problem, kernels_, kForwardRows, stride_) {}
 
   void run(const RowItem& item) {
@@ -60,6 +60,9 @@ class ForwardWorker {
       for (int64_t r = 0; r < item.rows; r += kForwardRows) {
         run_tile(item, r, std::min(kForwardRows, item.rows - r), index);
       }
+    }
+    for (int64_t r = 0; r < item.rows; r += kForwardRows) {
+      if (!met_keys_[static_cast<size_t>(r / kForwardRows)]) clear_rows(r, std::min(kForwardRows, item.rows - r));
     }
     for (int64_t r = 0; r < item.rows; ++r) {
       finish_row<T>(problem_, results_, item.b, item.h, item.first_row + r, m_[r], l_[r],
@@ -75,25 +78,16 @@ class ForwardWorker {
     if (problem_.scale < 0) {
       for (int64_t n = 0; n < item.rows * problem_.D; ++n) q_[n] = -q_[n];
     }
-    std::fill_n(m_.get(), item.rows, -std::numeric_limits<T>::infinity());
-    std::fill_n(l_.get(), item.rows, T{0});
-    std::fill_n(out_.get(), item.rows * cache_.value_stride(), T{0});
+    met_keys_.assign(static_cast<size_t>(ceil_divide(item.rows, kForwardRows)), false);
   }
 
-  /// Rows [r, r + rows) of the item against key block `index`. On the edge of a causal or window mask the rows go in
-  /// smaller groups, so that few hidden pairs are computed.
+  /// Rows [r, r + rows) of the item against key block `index`.
   void run_tile(const RowItem& item, int64_t r, int64_t rows, int64_t index) {
     const int64_t first_key = index * block_keys_;
     const int64_t keys = std::min(block_keys_, problem_.sequence(item.b).Tk - first_key);
     const TileRange range{item.b, item.h, item.first_row + r, rows, first_key, keys};
     const TileCover<T> cover = planner_.plan(range);
     if (cover.empty()) return;
-    if (rows > kEdgeRows && cover.edge) {
-      for (int64_t part = 0; part < rows; part += kEdgeRows) {
-        run_tile(item, r + part, std::min(kEdgeRows, rows - part), index);
-      }
-      return;
-    }
     const PackedKeyBlock<T>& block = cache_.block(item.b, problem_.kv_head(item.h), index);
     ForwardTile<T> tile{};
     tile.score =
@@ -102,13 +96,23 @@ class ForwardWorker {
     tile.v_stride = cache_.value_stride();
     tile.v_nonfinite = block.nonfinite;
     tile.dropout = dropout_.decide(range, {cover.begin, cover.end});
+    const auto group = static_cast<size_t>(r / kForwardRows);
+    tile.first = !met_keys_[group];
+    met_keys_[group] = true;
     tile.block_out = block_out_.get();
     tile.m = m_.get() + r;
     tile.l = l_.get() + r;
     tile.out = out_.get() + r * tile.v_stride;
+    tile.out_stride = tile.v_stride;
     kernels_.forward_tile(tile);
   }
 
+  /// The triples of rows that no tile has met.
+  void clear_rows(int64_t r, int64_t rows) {
+    std::fill_n(m_.get() + r, rows, -std::numeric_limits<T>::infinity());
+    std::fill_n(l_.get() + r, rows, T{0});
+    std::fill_n(out_.get() + r * cache_.value_stride(), rows * cache_.value_stride(), T{0});
+  }
   const Problem& problem_;
   const ForwardResults<T>& results_;
   const AttentionKernels<T>& kernels_;
@@ -119,6 +123,7 @@ class ForwardWorker {
   AlignedArray<T> q_, m_, l_, out_;
   AlignedArray<T> scores_, block_out_;
   TileDecisions<T> dropout_;
+  std::vector<bool> met_keys_;  ///< of each group of kForwardRows: some tile has met them
 };
 
 template <class T>

@@ -32,7 +32,7 @@ void finish_row(const Problem& problem, const ForwardResults<T>& results, int64_
     results.row_sum[number] = l;
   }
   if (results.wide_out != nullptr) {
-    for (int64_t c = 0; c < problem.Dv; ++c) results.wide_out[number * problem.Dv + c] = out[c] * inverse;
+    for (int64_t c = 0; c < problem.Dv; ++c) results.wide_out[number * problem.Dv + c] = out[c] * inverse + T{0};
   }
 }
 

@@ -23,13 +23,6 @@ inline int64_t forward_key_block(int64_t D, int64_t Dv, int64_t element_size) {
   return fitting_block((D + Dv) * element_size, 512 * 1024, 128, 512);
 }
 
-/// Rows that share one pass over a key block in the forward: eight register tiles; their scores of 512 keys take 96
-/// KiB.
-inline constexpr int64_t kForwardRows = 48;
-
-/// The same on the edge of a causal or window mask: two register tiles.
-inline constexpr int64_t kEdgeRows = 12;
-
 /// Keys of one backward block: whole panels and whole register tiles of every instruction set (multiples of 64 and of
 /// 6). The longer block reads queries, upstream gradients and dQ sums half as often, from beyond L2. At D = Dv = 64 in
 /// f32 it takes 480 KiB packed, with its gradients, and scores and dS of a tile 290 KiB; wider rows take the shorter.

@@ -242,7 +242,7 @@ HWY_INLINE void CopyLastColumns(const StoredRows& values, int64_t first, int64_t
   }
 }
 
-/// block_out = p v, chunk by chunk as OutputsOfBlock; a chunk goes in passes that stay in L1 while vectors pass.
+/// out = p v in passes that stay in L1 while vectors pass.
 template <class Stored, class T>
 HWY_NOINLINE void OutputsOfStored(const DecodeTile<T>& tile) {
   const ForwardTile<T>& block = tile.block;
@@ -251,43 +251,53 @@ HWY_NOINLINE void OutputsOfStored(const DecodeTile<T>& tile) {
   const int64_t vectors = tile.values.columns / N;
   HWY_ALIGN T last[kValueRows * N] = {};
   const auto* values = static_cast<const typename Stored::Element*>(tile.values.data);
-  for (int64_t c = score.begin; c < score.end;) {
-    const int64_t next = std::min(score.end, (c / kChunk + 1) * kChunk);
-    T* sums = c == score.begin ? block.block_out : tile.chunk_out;
-    for (int64_t t = c; t < next; t += kValueRows) {
-      const int64_t count = std::min(kValueRows, next - t);
-      const ValueRun<Stored, T> run = {score.scores + t,
-                                       score.scores_stride,
-                                       values + t * tile.values.row_stride,
-                                       tile.values.row_stride,
-                                       count,
-                                       vectors,
-                                       t == c,
-                                       BytesAhead(tile.values),
-                                       sums,
-                                       block.v_stride};
-      ForRowRuns(score.rows, run);
-      if (vectors * N == tile.values.columns) continue;
-      CopyLastColumns<T>(tile.values, t, count, vectors * N, last);
-      ForRowRuns(score.rows, ValueRun<StoredWhole<T>, T>{score.scores + t, score.scores_stride, last, N, count, 1,
-                                                         t == c, 0, sums + vectors * N, block.v_stride});
-    }
-    if (c != score.begin) {
-      const Tag<T> d;
-      for (int64_t n = 0; n < score.rows * block.v_stride; n += N) {
-        hn::StoreU(hn::Add(hn::LoadU(d, block.block_out + n), hn::LoadU(d, sums + n)), d, block.block_out + n);
-      }
-    }
-    c = next;
+  for (int64_t c = score.begin; c < score.end; c += kValueRows) {
+    const int64_t count = std::min(kValueRows, score.end - c);
+    const bool fresh = c == score.begin;
+    const ValueRun<Stored, T> run = {score.scores + c,
+                                     score.scores_stride,
+                                     values + c * tile.values.row_stride,
+                                     tile.values.row_stride,
+                                     count,
+                                     vectors,
+                                     fresh,
+                                     BytesAhead(tile.values),
+                                     block.out,
+                                     block.out_stride};
+    ForRowRuns(score.rows, run);
+    if (vectors * N == tile.values.columns) continue;
+    CopyLastColumns<T>(tile.values, c, count, vectors * N, last);
+    ForRowRuns(score.rows, ValueRun<StoredWhole<T>, T>{score.scores + c, score.scores_stride, last, N, count, 1, fresh,
+                                                       0, block.out + vectors * N, block.out_stride});
+  }
+}
+
+/// Weights of 0 where a register tile of rows sees no column: all rows here share one pass over the values.
+template <class T>
+HWY_INLINE void ClearOutside(const ScoreTile<T>& score, const ColumnSpan* spans) {
+  for (int64_t r = 0; r < score.rows; ++r) {
+    const ColumnSpan span = spans[r / kTileRows];
+    T* p = score.scores + r * score.scores_stride;
+    std::fill(p + score.begin, p + std::max(span.begin, score.begin), T{0});
+    std::fill(p + std::max(span.end, score.begin), p + score.end, T{0});
   }
 }
 
 template <class Stored, class T>
 HWY_INLINE bool DecodeStored(const DecodeTile<T>& tile) {
-  ScoresOfStored<Stored, T>(tile.block.score, tile.keys);
-  WeightsOfTile(tile.block, tile.block.m, tile.block.l);
+  const ForwardTile<T>& block = tile.block;
+  ForwardRows<T> rows;
+  ScoresOfStored<Stored, T>(block.score, tile.keys);
+  ScoresOfTileRows<true>(block.score, rows.lanes, rows.smallest_lanes, rows.spans);
+  WeightsOfTile(block.score, block.dropout, rows);
+  ClearOutside(block.score, rows.spans);
+  MergeSums(rows.block_m, rows.block_l, block.score.rows, true, block.m, block.l, rows.factors);
   OutputsOfStored<Stored, T>(tile);
-  return AllFinite(tile.block.block_out, tile.block.score.rows * tile.block.v_stride);
+  bool finite = true;
+  for (int64_t r = 0; r < block.score.rows; ++r) {
+    finite = finite && AllFinite(block.out + r * block.out_stride, block.v_stride);
+  }
+  return finite;
 }
 
 template <class T>

@@ -4,9 +4,14 @@
 //   s = scores, m = max s, p = exp(s - m), l = sum p, O = (r p) v        the block's triple, from zero
 //   (m, l, O) of the row merges with it: both are brought to the larger maximum and added
 //
-// Operations per pair: 2 D for the score, 2 Dv for the output, one exponential (about 12 instructions per vector). The
-// packed keys and values of the block stay in L2, one panel of them and the queries in L1.
-// Sums over keys run in key order: p in lanes by position, then across lanes; O in chunks of kChunk keys.
+// Operations per pair: 2 D for the score, 2 Dv for the output, one exponential (15 instructions per vector). The scores
+// of all rows come first, then all exponentials, then all outputs, so that the short chains of one row overlap with
+// work of others. The packed keys and values of the block stay in L2 and stream through L1 once per register tile of
+// rows, 11 bytes a cycle; the scores of 48 rows go through L2 as well, 12 bytes for 24 D operations and more.
+//
+// A register tile of rows computes the vectors of columns that one of its rows sees, and no others. Largest and
+// smallest scores come from the registers of the product where every row sees every column.
+// Sums over keys run in key order: p in lanes by position, then across lanes as ReduceRows does; O key by key.
 #if defined(QKV_ATTENTION_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_ATTENTION_FORWARD_INL_H_
 #undef QKV_ATTENTION_FORWARD_INL_H_
@@ -16,7 +21,7 @@
 
 #include <algorithm>
 
-#include "kernels/attention_scores-inl.h"
+#include "kernels/forward_scores-inl.h"
 #include "kernels/dropout-inl.h"
 #include "kernels/merge-inl.h"
 #include "kernels/nonfinite-inl.h"
@@ -25,93 +30,176 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
 
-/// Keys whose share of an output is summed in registers before it is added. Chunks count from the block's key 0. 128
-/// value rows of 64 floats fill L1.
-constexpr int64_t kChunk = 128;
-
-/// Exponentials of one row relative to `m`, in place; returns their sum. With dropout, r p is stored.
+/// The rows of a tile on their way from scores to outputs. Arrays hold one number per row.
 template <class T>
-HWY_INLINE T ExponentialsOfRow(const ForwardTile<T>& tile, int64_t r, T scale, T m) {
+struct ForwardRows {
+  static constexpr int64_t kRows = PaddedRows<T>(kForwardRows);
+  HWY_ALIGN T lanes[kRows * kLanes<T>];  ///< [rows, lanes]: largest scores, then sums of exponentials
+  HWY_ALIGN T smallest_lanes[kRows * kLanes<T>];
+  HWY_ALIGN T largest[kRows];
+  HWY_ALIGN T smallest[kRows];
+  HWY_ALIGN T block_m[kRows];
+  HWY_ALIGN T block_l[kRows];
+  MergeFactors<T> factors;
+  ColumnSpan spans[kForwardRows / kTileRows];  ///< of each register tile: the columns that one of its rows sees
+};
+
+/// exp(s scale - m) of one vector. `normal`: no visible score of the row is so far below m that its exponential is not
+/// a normal number; the bits are the same either way.
+template <class T>
+HWY_INLINE Vector<T> Exponentials(Vector<T> s, Vector<T> scale, Vector<T> m, bool normal) {
+  const auto x = hn::Sub(hn::Mul(s, scale), m);
+  return normal ? ExpNormal<T>(x) : ExpNonPositive<T>(x);
+}
+
+/// p of one row in place of its scores, on the words of `span`: 0 where hidden. Returns the sum in lanes by position.
+template <bool kNormal, class T, class E>
+HWY_INLINE Vector<T> ExponentialsOfRow(const ScoreTile<T, E>& score, int64_t r, ColumnSpan span, T scale_of_scores,
+                                       T largest) {
+  constexpr int64_t N = kLanes<T>;
   const Tag<T> d;
-  const ScoreTile<T>& score = tile.score;
   T* HWY_RESTRICT s = score.scores + r * score.scores_stride;
-  const auto scales = hn::Set(d, scale);
-  const auto shift = hn::Set(d, m == kHidden<T> ? T{0} : m);
+  const auto scale = hn::Set(d, scale_of_scores);
+  const auto m = hn::Set(d, largest);
   auto sum = hn::Zero(d);
-  const bool drop = tile.dropout.kept != nullptr;
-  for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
-    auto p = ExpNonPositive<T>(hn::Sub(hn::Mul(hn::LoadU(d, s + c), scales), shift));
-    sum = hn::Add(sum, p);
-    if (HWY_UNLIKELY(drop)) p = hn::Mul(p, DropoutFactors<T>(tile.dropout, r, c));
-    hn::StoreU(p, d, s + c);
-  }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
-/// block_out = p v over the visible columns, chunk by chunk.
-template <class T>
-HWY_INLINE void OutputsOfBlock(const ForwardTile<T>& tile) {
-  const ScoreTile<T>& score = tile.score;
-  const int64_t vectors = tile.v_stride / kLanes<T>;
-  for (int64_t c = score.begin; c < score.end;) {
-    const int64_t next = std::min(score.end, (c / kChunk + 1) * kChunk);
-    const ProductOperands<T> product = {
-        score.scores + c, score.scores_stride, 1,       tile.v + c * tile.v_stride, tile.v_stride,
-        tile.block_out,   tile.v_stride,       next - c};
-    if (c == score.begin) {
-      Product<Into::kSet, T>(product, score.rows, vectors);
-    } else {
-      Product<Into::kAdd, T>(product, score.rows, vectors);
+  for (int64_t word = span.begin / kWordBits * kWordBits; word < span.end; word += kWordBits) {
+    const uint64_t shown = ShownWord(score, r, word);
+    if (HWY_LIKELY(shown == ~uint64_t{0})) {
+#pragma GCC unroll 4
+      for (int64_t c = word; c < word + kWordBits; c += N) {
+        const auto p = Exponentials<T>(hn::LoadU(d, s + c), scale, m, kNormal);
+        sum = hn::Add(sum, p);
+        hn::StoreU(p, d, s + c);
+      }
+      continue;
     }
-    c = next;
+    for (int64_t c = word; c < std::min(word + kWordBits, span.end); c += N) {
+      const uint64_t lanes = LanesOfWord<T>(shown, c - word);
+      auto p = hn::Zero(d);
+      if (lanes != 0) {
+        p = Exponentials<T>(hn::LoadU(d, s + c), scale, m, kNormal);
+        if (lanes != kAllLanes<T>) p = hn::IfThenElseZero(MaskOfLanes<T>(lanes), p);
+      }
+      sum = hn::Add(sum, p);
+      hn::StoreU(p, d, s + c);
+    }
   }
-  AddNonFiniteKeys(score, tile.v_nonfinite, score.scores, tile.block_out, tile.v_stride);
+  return sum;
 }
 
-template <bool Finished, class T>
-HWY_INLINE void ForwardRows(const ForwardTile<T>& tile, T* block_m, T* block_l) {
-  const ScoreTile<T>& score = tile.score;
+/// r p in place of p.
+template <class T>
+HWY_NOINLINE void DropWeights(const TileDropout<T>& dropout, int64_t r, ColumnSpan span, T* HWY_RESTRICT p) {
+  const Tag<T> d;
+  for (int64_t c = span.begin / kLanes<T> * kLanes<T>; c < span.end; c += kLanes<T>) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, p + c), DropoutFactors<T>(dropout, r, c)), d, p + c);
+  }
+}
+
+/// Scores to weights, with the block's m and l.
+template <class T, class E>
+HWY_INLINE void WeightsOfTile(const ScoreTile<T, E>& score, const TileDropout<T>& dropout, ForwardRows<T>& rows) {
+  const Tag<T> d;
+  ReduceRows<LargestOf>(rows.lanes, score.rows, rows.largest);
+  ReduceRows<SmallestOf>(rows.smallest_lanes, score.rows, rows.smallest);
+  const T scale = score.finished ? T{1} : score.scale;
   for (int64_t r = 0; r < score.rows; ++r) {
-    T largest = FinishRow<Finished, T>(score, r);
-    if (HWY_UNLIKELY(largest <= std::numeric_limits<T>::lowest())) largest = RaiseRow<T>(score, r);
-    const T scale = Finished ? T{1} : score.scale;
-    block_m[r] = largest == kHidden<T> ? largest : largest * scale;
-    block_l[r] = ExponentialsOfRow<T>(tile, r, scale, block_m[r]);
+    const ColumnSpan span = rows.spans[r / kTileRows];
+    T largest = rows.largest[r];
+    if (HWY_UNLIKELY(largest <= std::numeric_limits<T>::lowest() && span.begin < span.end)) {
+      largest = RaiseRow<T>(score, r);
+      rows.smallest[r] = kHidden<T>;
+    }
+    const bool empty = largest == kHidden<T>;
+    const T m = empty ? T{0} : largest * scale;
+    // False for NaN too.
+    const bool normal = rows.smallest[r] * scale - m >= ExpConstants<T>::kNormal;
+    const auto sum = normal ? ExponentialsOfRow<true>(score, r, span, scale, m)
+                            : ExponentialsOfRow<false>(score, r, span, scale, m);
+    hn::Store(sum, d, rows.lanes + r * kLanes<T>);
+    rows.block_m[r] = empty ? largest : m;
+    if (HWY_UNLIKELY(dropout.kept != nullptr)) DropWeights(dropout, r, span, score.scores + r * score.scores_stride);
+  }
+  ReduceRows<SumOf>(rows.lanes, score.rows, rows.block_l);
+}
+
+/// What a row's O is multiplied by in the end: 0 where no key is visible.
+template <class T>
+HWY_INLINE T InverseOf(T l) {
+  return l == 0 ? T{0} : 1 / l;
+}
+
+/// What becomes of the sums of a row of outputs: merged with the row's, and divided by l where nothing follows.
+template <class T>
+struct StoreOutputs {
+  const MergeFactors<T>& factors;
+  int64_t row;  ///< of the tile, that is row 0 of the product
+  T* out;       ///< of the tile's row 0
+  int64_t out_stride;
+  const T* l;
+  bool first;
+  bool divide;
+
+  template <int V>
+  HWY_INLINE void operator()(int64_t r, int64_t vector, const Vector<T> (&sum)[V]) const {
+    const Tag<T> d;
+    const int64_t n = row + r;
+    T* HWY_RESTRICT to = out + n * out_stride + vector * kLanes<T>;
+    const auto inverse = hn::Set(d, divide ? InverseOf(l[n]) : T{1});
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) {
+      auto x = sum[v];
+      if (!first) x = MergeOutput(hn::LoadU(d, to + v * kLanes<T>), x, factors.old[n], factors.block[n]);
+      // Adding 0 makes -0 a 0, as where rows are finished by themselves.
+      if (divide) x = hn::Add(hn::Mul(x, inverse), hn::Zero(d));
+      hn::StoreU(x, d, to + v * kLanes<T>);
+    }
+  }
+};
+
+/// O: one product per register tile, over the keys that its rows see.
+template <class T, class E>
+HWY_INLINE void OutputsOfTile(const ForwardTile<T, E>& tile, const ForwardRows<T>& all) {
+  const ScoreTile<T, E>& score = tile.score;
+  const int64_t vectors = tile.v_stride / kLanes<T>;
+  for (int64_t r = 0; r < score.rows; r += kTileRows) {
+    const int64_t rows = std::min<int64_t>(kTileRows, score.rows - r);
+    const ColumnSpan span = all.spans[r / kTileRows];
+    const ProductOperands<T, E> product = {
+        .a = score.scores + r * score.scores_stride + span.begin,
+        .a_row = score.scores_stride,
+        .a_step = 1,
+        .b = tile.v + span.begin * tile.v_stride,
+        .b_step = tile.v_stride,
+        .c = tile.block_out,
+        .c_row = tile.v_stride,
+        .steps = span.end - span.begin,
+    };
+    const StoreOutputs<T> store = {all.factors, r, tile.out, tile.out_stride, tile.l, tile.first, tile.divide};
+    if (HWY_LIKELY(tile.v_nonfinite.count == 0)) {
+      ProductOfRows(product, rows, vectors, store);
+      continue;
+    }
+    Product<Into::kSet>(product, rows, vectors);
+    const ScoreTile<T, E> part = RowsOfTile(score, r, rows);
+    AddNonFiniteKeys(part, tile.v_nonfinite, part.scores, tile.block_out, tile.v_stride);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t v = 0; v < vectors; ++v) {
+        const Vector<T> sum[1] = {hn::LoadU(Tag<T>(), tile.block_out + row * tile.v_stride + v * kLanes<T>)};
+        store(row, v, sum);
+      }
+    }
   }
 }
 
-/// Rows of one tile at most; the caller's row blocks keep to it.
-constexpr int64_t kMaxTileRows = 64;
-
-/// The maxima and sums of the block, and its weights in place of the raw products.
-template <class T>
-HWY_INLINE void WeightsOfTile(const ForwardTile<T>& tile, T* block_m, T* block_l) {
-  if (tile.score.finished) {
-    ForwardRows<true, T>(tile, block_m, block_l);
-  } else {
-    ForwardRows<false, T>(tile, block_m, block_l);
-  }
-}
-
-template <class T>
-void ForwardOfTile(const ForwardTile<T>& tile) {
-  HWY_ALIGN T block_m[kMaxTileRows];
-  HWY_ALIGN T block_l[kMaxTileRows];
-  RawScores(tile.score);
-  WeightsOfTile(tile, block_m, block_l);
-  OutputsOfBlock(tile);
-  const Triples<T> into = {tile.m, tile.l, tile.out, tile.v_stride};
-  for (int64_t r = 0; r < tile.score.rows; ++r) {
-    MergeRow<T>(into, r, block_m[r], block_l[r], tile.block_out + r * tile.v_stride);
-  }
-}
-
-/// The same, not merged.
-template <class T>
-void ForwardOfBlock(const ForwardTile<T>& tile) {
-  RawScores(tile.score);
-  WeightsOfTile(tile, tile.m, tile.l);
-  OutputsOfBlock(tile);
+template <class T, class E>
+void ForwardOfTile(const ForwardTile<T, E>& tile) {
+  static_assert(kTileRows == kForwardTileRows && kForwardRows % kTileRows == 0);
+  ForwardRows<T> rows;
+  ScoresOfTileRows<false>(tile.score, rows.lanes, rows.smallest_lanes, rows.spans);
+  WeightsOfTile(tile.score, tile.dropout, rows);
+  MergeSums(rows.block_m, rows.block_l, tile.score.rows, tile.first, tile.m, tile.l, rows.factors);
+  OutputsOfTile(tile, rows);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -53,7 +53,6 @@ constexpr AttentionKernels<T> MakeAttentionKernels() {
       .add_terms = AddTerms<T>,
       .score_tile = ScoresOfTile<T>,
       .forward_tile = ForwardOfTile<T>,
-      .forward_block = ForwardOfBlock<T>,
       .decode_block = DecodeBlock<T>,
       .merge_rows = MergeRows<T>,
       .backward_tile = BackwardOfTile<T>,
