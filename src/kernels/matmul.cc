@@ -25,6 +25,15 @@
 namespace qkv {
 namespace {
 
+/// How elements of K enter a step of the product: one; two of bf16 in B, widened, with two of A; two of both in a bf16
+/// dot product.
+enum class Form : uint8_t { whole, widened, dot };
+
+Form form_of(DType a, DType b) {
+  if (b != DType::bf16) return Form::whole;
+  return a == DType::bf16 && kernels().matmul_bf16 != nullptr ? Form::dot : Form::widened;
+}
+
 /// The part of a matrix that begins at (row, column).
 StoredRows part(const StoredRows& whole, int64_t row, int64_t column, int64_t rows, int64_t columns) {
   StoredRows result = whole;
@@ -41,7 +50,7 @@ StoredRows exchanged(const StoredRows& x) {
   return {x.data, x.dtype, x.column_stride, x.row_stride, x.columns, x.rows};
 }
 
-/// Rows from `first` on of A, as a product reads them.
+/// Some rows and steps of A as a product reads them; strides count elements, or pairs in a dot product.
 template <class T>
 struct Broadcast {
   const T* data;
@@ -55,6 +64,7 @@ class Matmul {
   Matmul(const TensorView& a, const TensorView& b, const PackedMatrix::Storage* packed, const MutableTensorView& c,
          const MatmulOptions& options)
       : set_(kernels().matmul<T>()),
+        form_(form_of(a.dtype(), packed != nullptr ? packed->dtype : b.dtype())),
         a_(stored_rows(a)),
         b_(stored_rows(b)),
         packed_(packed),
@@ -62,35 +72,76 @@ class Matmul {
         options_(options),
         gate_(stored_rows(options.gate)),
         residual_(stored_rows(options.residual)),
-        M_(c.size(0)),
         N_(c.size(1)),
         K_(a.size(1)),
-        plan_(plan_matmul({M_, N_, K_, sizeof(T), set_.lanes, set_.panel_width, packed == nullptr}, options.threads)) {}
+        a_in_place_(reads_a_in_place()),
+        few_rows_(packed == nullptr && c.size(0) <= kFewRows),
+        plan_(plan_matmul({c.size(0), N_, K_, sizeof(T), set_.lanes, set_.panel_width, packed == nullptr},
+                          options.threads)) {}
 
   void run() {
+    if (few_rows_) plan_.columns = strip();
+    plan_.column_items = ceil_divide(N_, plan_.columns);
     widen_bias();
-    const int64_t items = plan_.row_items * plan_.column_items;
-    const int workers = parallel_workers(items, plan_.threads);
     const int64_t block = std::min(K_, kMatmulBlock);
-    a_stride_ = round_up(block, set_.lanes) + kAlignment;
-    a_size_ = reads_a_in_place() ? 0 : std::max(a_stride_, block) * kMatmulRows;
-    b_size_ = packed_ != nullptr ? 0 : block * plan_.columns;
-    sums_size_ = (K_ > kMatmulBlock ? plan_.rows : std::min(plan_.rows, kMatmulRows)) * plan_.columns;
-    scratch_ = AlignedArray<T>(workers * (a_size_ + b_size_ + sums_size_), kUninitialised);
+    const int64_t blocks = ceil_divide(K_, kMatmulBlock);
+    a_stride_ = round_up(block, kAlignment) + kAlignment;
+    if (!a_in_place_) {
+      a_size_ = stages_a_by_steps() ? (block + 1) * kMatmulRows : a_stride_ * std::min(c_.rows, kMatmulRows);
+    }
+    sums_size_ = (few_rows_ || blocks > 1 ? round_up(plan_.rows, kMatmulRows) : kMatmulRows) * plan_.columns;
+    if (few_rows_) {
+      b_size_ = kSomeSteps * set_.panel_width;
+      sums_size_ = c_.rows * plan_.columns * (blocks > 1 ? 2 : 1);
+    } else if (packed_ == nullptr) {
+      b_size_ = block * plan_.columns;
+    }
+    const int64_t size = a_size_ + b_size_ + sums_size_;
+    const int64_t items = plan_.row_items * plan_.column_items;
+    scratch_ = AlignedArray<T>(parallel_workers(items, plan_.threads) * size, kUninitialised);
     parallel_for(items, plan_.threads, [&](int64_t item, int worker) {
       // Columns outermost: items that follow each other read the same columns of B.
       const int64_t row = item % plan_.row_items * plan_.rows;
       const int64_t column = item / plan_.row_items * plan_.columns;
-      run_item(row, std::min(plan_.rows, M_ - row), column, std::min(plan_.columns, N_ - column),
-               scratch_.get() + worker * (a_size_ + b_size_ + sums_size_));
+      const int64_t rows = std::min(plan_.rows, c_.rows - row), columns = std::min(plan_.columns, N_ - column);
+      T* scratch = scratch_.get() + worker * size;
+      if (few_rows_) {
+        run_few_rows(column, columns, scratch);
+      } else {
+        run_item(row, rows, column, columns, scratch);
+      }
     });
   }
 
  private:
   /// Elements in 64 bytes: keeps scratch aligned, and rows of A off each other's place in the cache.
   static constexpr int64_t kAlignment = 64 / static_cast<int64_t>(sizeof(T));
+  /// Up to this many rows B is not copied block by block: it is read once, and the copy would cost as much.
+  static constexpr int64_t kFewRows = 16;
+  /// Then 16 rows of B, or 64 elements of its columns, are multiplied at a time: they pass through L1.
+  static constexpr int64_t kSomeRows = 16;
+  static constexpr int64_t kSomeSteps = 64;
 
-  bool reads_a_in_place() const { return a_.dtype == DTypeOf<T>::value && a_.column_stride == 1; }
+  bool is_in_pairs() const { return form_ != Form::whole; }
+  /// Steps that elements of K make, and elements of scratch that a step of a row of A takes.
+  int64_t steps_of(int64_t elements) const { return is_in_pairs() ? ceil_divide(elements, 2) : elements; }
+
+  bool reads_a_in_place() const {
+    if (a_.column_stride != 1 || (is_in_pairs() && K_ % 2 != 0)) return false;
+    if (form_ != Form::dot) return a_.dtype == DTypeOf<T>::value;
+    return (a_.rows <= 1 || a_.row_stride % 2 == 0) && reinterpret_cast<uintptr_t>(a_.data) % sizeof(BFloat16Pair) == 0;
+  }
+
+  /// Columns of A are contiguous, rows are not.
+  bool stages_a_by_steps() const { return a_.row_stride == 1 && a_.column_stride != 1; }
+
+  /// Columns of an item with few rows: their sums stay in L1, and memory is read in runs of a page.
+  int64_t strip() const {
+    const int64_t W = set_.panel_width;
+    const int64_t workers = parallel_workers(ceil_divide(N_, W), plan_.threads);
+    const int64_t most = std::max<int64_t>(kMatmulColumns, 4096 / c_.rows);
+    return std::min(most, round_up(ceil_divide(N_, workers), W)) / W * W;
+  }
 
   void widen_bias() {
     if (!options_.bias) return;
@@ -106,51 +157,121 @@ class Matmul {
     const int64_t blocks = std::max<int64_t>(1, ceil_divide(K_, kMatmulBlock));
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t k = block * kMatmulBlock;
-      const int64_t steps = std::min(kMatmulBlock, K_ - k);
-      if (packed_ == nullptr) stage_b(k, steps, column, columns, b_scratch);
+      const int64_t count = std::min(kMatmulBlock, K_ - k);
+      if (packed_ == nullptr) stage_b(k, count, column, columns, b_scratch);
       for (int64_t r = 0; r < rows; r += kMatmulRows) {
-        const int64_t count = std::min(kMatmulRows, rows - r);
+        const int64_t some = std::min(kMatmulRows, rows - r);
         T* group = sums + (blocks > 1 ? r : 0) * plan_.columns;
-        multiply(row + r, count, k, steps, column, columns, a_scratch, b_scratch, group);
-        if (block + 1 == blocks) finish(row + r, count, column, columns, group);
+        const Broadcast<T> a = stage_a(row + r, some, k, count, a_scratch);
+        for (int64_t c = 0; c < columns; c += set_.panel_width) {
+          const T* panel = packed_ == nullptr ? b_scratch + c * steps_of(count)
+                                              : packed_->panel<T>(column + c) + steps_of(k) * set_.panel_width;
+          multiply(a, panel, set_.panel_width, group + c, steps_of(count), some,
+                   std::min(set_.panel_width, columns - c), block == 0 ? MatmulInto::set : MatmulInto::add);
+        }
+        if (block + 1 == blocks) finish(row + r, some, column, columns, group);
       }
     }
   }
 
-  /// Steps [k, k + steps) of some columns of B to panels. Where rows of B are contiguous the panels are filled side by
-  /// side, so that memory is read in long runs.
-  void stage_b(int64_t k, int64_t steps, int64_t column, int64_t columns, T* out) const {
+  /// All rows, a few steps at a time. The sums of a block go on from step to step in L1, with the bits they would have
+  /// in registers.
+  void run_few_rows(int64_t column, int64_t columns, T* scratch) const {
+    T* a_scratch = scratch;
+    T* b_scratch = a_scratch + a_size_;
+    T* sums = b_scratch + b_size_;
+    const int64_t blocks = std::max<int64_t>(1, ceil_divide(K_, kMatmulBlock));
+    T* sums_of_block = blocks > 1 ? sums + c_.rows * plan_.columns : sums;
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t k = block * kMatmulBlock;
+      const int64_t count = std::min(kMatmulBlock, K_ - k);
+      const Broadcast<T> a = stage_a(0, c_.rows, k, count, a_scratch);
+      // Rows of B are read through all columns, columns of B down to the end of the block.
+      const int64_t width = b_.column_stride == 1 ? columns : set_.panel_width;
+      T* into = block == 0 ? sums : sums_of_block;
+      for (int64_t c = 0; c < columns; c += width) {
+        multiply_few(a, k, count, column + c, std::min(width, columns - c), b_scratch, into + c);
+      }
+      for (int64_t r = 0; block > 0 && r < c_.rows; ++r) {
+        T* total = sums + r * plan_.columns;
+        const T* more = sums_of_block + r * plan_.columns;
+        for (int64_t c = 0; c < columns; ++c) total[c] += more[c];
+      }
+    }
+    for (int64_t c = 0; c < columns; c += kMatmulColumns) {
+      finish(0, c_.rows, column + c, std::min(kMatmulColumns, columns - c), sums + c);
+    }
+  }
+
+  void multiply_few(const Broadcast<T>& a, int64_t k, int64_t count, int64_t column, int64_t columns, T* b_scratch,
+                    T* sums) const {
     const int64_t W = set_.panel_width;
-    constexpr int64_t kSomeRows = 16;
-    const int64_t together = b_.column_stride == 1 ? kSomeRows : steps;
-    for (int64_t t = 0; t < steps; t += together) {
-      const int64_t some = std::min(together, steps - t);
-      for (int64_t c = 0; c < columns; c += W) {
-        set_.stage(part(b_, k + t, column + c, some, std::min(W, columns - c)), out + c * steps + t * W, W, W);
+    const bool is_direct = form_ == Form::whole && b_.column_stride == 1 && b_.dtype == DTypeOf<T>::value;
+    const int64_t direct = is_direct ? columns / set_.lanes * set_.lanes : 0;
+    const int64_t some = b_.column_stride == 1 ? kSomeRows : kSomeSteps;
+    for (int64_t t = 0; t == 0 || t < count; t += some) {  // once without any, for zeros
+      const int64_t now = std::min(some, count - t);
+      const MatmulInto into = t == 0 ? MatmulInto::set : MatmulInto::go_on;
+      const int64_t a_steps = form_ == Form::dot ? t / 2 : t;
+      const Broadcast<T> a_part = {a.data + a_steps * a.step, a.row, a.step};
+      if (direct > 0) {
+        const StoredRows b = part(b_, k + t, column, now, direct);
+        multiply(a_part, static_cast<const T*>(b.data), b.row_stride, sums, now, c_.rows, direct, into);
+      }
+      for (int64_t c = direct; c < columns; c += W) {
+        const int64_t wide = std::min(W, columns - c);
+        stage_panel(part(b_, k + t, column + c, now, wide), b_scratch);
+        multiply(a_part, b_scratch, W, sums + c, steps_of(now), c_.rows, wide, into);
       }
     }
   }
 
-  Broadcast<T> stage_a(int64_t row, int64_t rows, int64_t k, int64_t steps, T* out) const {
-    const StoredRows source = part(a_, row, k, rows, steps);
-    if (reads_a_in_place()) return {static_cast<const T*>(source.data), a_.row_stride, 1};
-    if (a_.row_stride == 1 && a_.column_stride != 1) {
-      set_.stage(exchanged(source), out, kMatmulRows, round_up(rows, set_.lanes));
+  void stage_panel(const StoredRows& source, T* out) const {
+    const int64_t W = set_.panel_width;
+    (is_in_pairs() ? set_.stage_pairs : set_.stage)(source, out, W, W);
+  }
+
+  /// Elements [k, k + count) of some columns of B to panels. Where rows of B are contiguous the panels are filled side
+  /// by side, so that memory is read in long runs.
+  void stage_b(int64_t k, int64_t count, int64_t column, int64_t columns, T* out) const {
+    const int64_t W = set_.panel_width;
+    const int64_t together = b_.column_stride == 1 ? kSomeRows : count;
+    for (int64_t t = 0; t < count; t += together) {
+      const int64_t some = std::min(together, count - t);
+      for (int64_t c = 0; c < columns; c += W) {
+        stage_panel(part(b_, k + t, column + c, some, std::min(W, columns - c)),
+                    out + c * steps_of(count) + steps_of(t) * W);
+      }
+    }
+  }
+
+  Broadcast<T> stage_a(int64_t row, int64_t rows, int64_t k, int64_t count, T* out) const {
+    const StoredRows source = part(a_, row, k, rows, count);
+    if (a_in_place_) {
+      return {static_cast<const T*>(source.data), form_ == Form::dot ? a_.row_stride / 2 : a_.row_stride, 1};
+    }
+    if (stages_a_by_steps()) {
+      const int64_t padded = round_up(rows, set_.lanes);
+      (form_ == Form::dot ? set_.stage_pairs : set_.stage)(exchanged(source), out, kMatmulRows, padded);
+      if (form_ == Form::widened && count % 2 != 0) std::fill_n(out + count * kMatmulRows, kMatmulRows, T{0});
       return {out, 1, kMatmulRows};
     }
-    set_.stage(source, out, a_stride_, round_up(steps, set_.lanes));
+    if (form_ == Form::dot) {
+      kernels().matmul_bf16->stage_pair_rows(source, reinterpret_cast<BFloat16Pair*>(out), a_stride_);
+    } else {
+      set_.stage(source, out, a_stride_, round_up(count, std::max<int64_t>(2, set_.lanes)));
+    }
     return {out, a_stride_, 1};
   }
 
-  void multiply(int64_t row, int64_t rows, int64_t k, int64_t steps, int64_t column, int64_t columns, T* a_scratch,
-                const T* b_scratch, T* sums) const {
-    const int64_t W = set_.panel_width;
-    const Broadcast<T> a = stage_a(row, rows, k, steps, a_scratch);
-    for (int64_t c = 0; c < columns; c += W) {
-      const T* panel = packed_ == nullptr ? b_scratch + c * steps : packed_->panel<T>(column + c) + k * W;
-      set_.product(
-          {a.data, a.row, a.step, panel, W, sums + c, plan_.columns, steps, rows, std::min(W, columns - c), k > 0});
+  void multiply(const Broadcast<T>& a, const T* b, int64_t b_step, T* sums, int64_t steps, int64_t rows,
+                int64_t columns, MatmulInto into) const {
+    const MatmulProduct<T> product = {a.data,        a.row, a.step, b,       b_step, sums,
+                                      plan_.columns, steps, rows,   columns, into};
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (form_ == Form::dot) return kernels().matmul_bf16->product(product);
     }
+    (form_ == Form::widened ? set_.product_of_pairs : set_.product)(product);
   }
 
   void finish(int64_t row, int64_t rows, int64_t column, int64_t columns, T* sums) const {
@@ -162,6 +283,7 @@ class Matmul {
   }
 
   const MatmulKernels<T>& set_;
+  Form form_;
   StoredRows a_;
   StoredRows b_;
   const PackedMatrix::Storage* packed_;
@@ -169,7 +291,9 @@ class Matmul {
   const MatmulOptions& options_;
   StoredRows gate_;
   StoredRows residual_;
-  int64_t M_, N_, K_;
+  int64_t N_, K_;
+  bool a_in_place_;
+  bool few_rows_;
   MatmulPlan plan_;
   int64_t a_stride_ = 0, a_size_ = 0, b_size_ = 0, sums_size_ = 0;
   AlignedArray<T> bias_;

@@ -8,32 +8,45 @@
 #endif
 
 #include "kernels/matmul_finish-inl.h"
+#include "kernels/matmul_pairs-inl.h"
 #include "kernels/product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
 
-template <class T>
+template <class T, class E>
 void ProductOfBlock(const MatmulProduct<T>& p) {
   const int64_t vectors = (p.columns + kLanes<T> - 1) / kLanes<T>;
-  const ProductOperands<T> operands = {p.a, p.a_row, p.a_step, p.b, p.b_step, p.sums, p.sums_row, p.steps};
-  if (p.add) {
-    Product<Into::kAdd, T>(operands, p.rows, vectors);
-  } else {
-    Product<Into::kSet, T>(operands, p.rows, vectors);
+  const ProductOperands<T, E> operands = {reinterpret_cast<const typename ProductStep<T, E>::A*>(p.a),
+                                          p.a_row,
+                                          p.a_step,
+                                          reinterpret_cast<const E*>(p.b),
+                                          p.b_step,
+                                          p.sums,
+                                          p.sums_row,
+                                          p.steps};
+  switch (p.into) {
+    case MatmulInto::set: return Product<Into::kSet, T, E>(operands, p.rows, vectors);
+    case MatmulInto::add: return Product<Into::kAdd, T, E>(operands, p.rows, vectors);
+    case MatmulInto::go_on: return Product<Into::kContinue, T, E>(operands, p.rows, vectors);
   }
 }
 
 template <class T>
 constexpr MatmulKernels<T> MakeMatmulKernels() {
-  return {
+  MatmulKernels<T> kernels = {
       .lanes = kLanes<T>,
       .panel_width = kPanel<T>,
       .stage = Stage<T>,
-      .product = ProductOfBlock<T>,
+      .product = ProductOfBlock<T, T>,
       .finish = Finish<T>,
   };
+  if constexpr (std::is_same_v<T, float>) {
+    kernels.stage_pairs = StagePairs;
+    kernels.product_of_pairs = ProductOfBlock<float, WidenedPair>;
+  }
+  return kernels;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -11,7 +11,12 @@ namespace qkv {
 // What matmul asks of one instruction set. T is the compute type, float or double. Pointers, sizes and strides (in
 // elements); scratch belongs to the caller.
 
-/// sums[r, :] = or += sum over t < steps of a[r a_row + t a_step] * b[t b_step + :], from zero and in order of t.
+/// What becomes of the sum of a call: it is set, added to the sums there, or goes on from them as if the steps of this
+/// call had followed those of an earlier one.
+enum class MatmulInto : uint8_t { set, add, go_on };
+
+/// sums[r, :] = sum over t < steps of a[r a_row + t a_step] * b[t b_step + :], in order of t. Where operands are pairs
+/// of bf16 they are passed as the T whose bits they are.
 template <class T>
 struct MatmulProduct {
   const T* a;
@@ -24,7 +29,7 @@ struct MatmulProduct {
   int64_t steps;
   int64_t rows;
   int64_t columns;  ///< written in whole vectors
-  bool add;
+  MatmulInto into;
 };
 
 /// No item of work is wider.
@@ -56,6 +61,20 @@ struct MatmulKernels {
   void (*stage)(const StoredRows& source, T* out, int64_t out_stride, int64_t padded);
   void (*product)(const MatmulProduct<T>& product);
   void (*finish)(const MatmulFinish<T>& finish);
+
+  // Of f32 only: a bf16 matrix B in pairs of rows.
+  /// out[p, c] = the pair of source[2 p, c] and source[2 p + 1, c]; padded as `stage` does, an odd last row is 0.
+  void (*stage_pairs)(const StoredRows& source, T* out, int64_t out_stride, int64_t padded) = nullptr;
+  /// b is pairs, steps count them; a is T, two of its steps a pair.
+  void (*product_of_pairs)(const MatmulProduct<T>& product) = nullptr;
+};
+
+/// What an instruction set with bf16 dot products has beside that.
+struct MatmulPairKernels {
+  /// Rows to pairs along the columns, each padded with zeros to `out_stride` pairs.
+  void (*stage_pair_rows)(const StoredRows& source, BFloat16Pair* out, int64_t out_stride);
+  /// a and b are pairs, steps count them.
+  void (*product)(const MatmulProduct<float>& product);
 };
 
 }  // namespace qkv

@@ -10,8 +10,6 @@
 #define QKV_MATMUL_STAGE_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
-
 #include <algorithm>
 #include <type_traits>
 
@@ -22,6 +20,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
+
+/// Into L2 and not L1, where columns at a power of two apart would evict each other before they are used.
+HWY_INLINE void PrefetchToL2(const void* address) { __builtin_prefetch(address, 0, 2); }
 
 /// Rows ahead of the copy that are asked for: about a microsecond of reading, more than memory takes to answer.
 constexpr int64_t kRowsAhead = 16;
@@ -46,7 +47,7 @@ void StageContiguousRows(const StoredRows& source, T* HWY_RESTRICT out, int64_t 
     const Element* HWY_RESTRICT in = static_cast<const Element*>(source.data) + r * source.row_stride;
     int64_t c = 0;
     for (; c < whole; c += N) {
-      hwy::Prefetch(in + c + kRowsAhead * source.row_stride);
+      PrefetchToL2(in + c + kRowsAhead * source.row_stride);
       hn::StoreU(S::load(in + c), d, out + c);
     }
     if (c < source.columns) {
@@ -70,34 +71,56 @@ void StageAnyRows(const StoredRows& source, T* HWY_RESTRICT out, int64_t out_str
   }
 }
 
-/// Rows are the contiguous axis: N columns at a time, squares down the rows.
-template <class S, class T>
-void StageContiguousColumns(const StoredRows& source, T* HWY_RESTRICT out, int64_t out_stride, int64_t padded) {
-  using Element = typename S::Element;
+/// N columns from (row, column) on, of which `count` are there, loaded down the rows and transposed into N rows of out.
+template <class S, bool kAll, class T>
+HWY_INLINE void StageSquare(const typename S::Element* HWY_RESTRICT in, int64_t column_stride, int64_t count,
+                            T* HWY_RESTRICT out, int64_t out_stride) {
   const Tag<T> d;
   constexpr int64_t N = kLanes<T>;
-  const int64_t whole = source.rows / N * N;
-  for (int64_t c = 0; c < padded; c += N) {
-    const int64_t count = std::clamp<int64_t>(source.columns - c, 0, N);
-    const Element* HWY_RESTRICT in = static_cast<const Element*>(source.data) + c * source.column_stride;
-    for (int64_t r = 0; r < whole; r += N) {
-      Vector<T> square[N];
-      for (int64_t i = 0; i < N; ++i) {
-        if (i < count) {
-          hwy::Prefetch(in + i * source.column_stride + r + kElementsAhead);
-          square[i] = S::load(in + i * source.column_stride + r);
-        } else {
-          square[i] = hn::Zero(d);
-        }
-      }
-      TransposeSquare<T>(square);
+  Vector<T> square[N];
 #pragma GCC unroll 16
-      for (int64_t i = 0; i < N; ++i) hn::StoreU(square[i], d, out + (r + i) * out_stride + c);
-    }
-    for (int64_t r = whole; r < source.rows; ++r) {
-      hn::StoreU(LoadSome<S, T>(in + r, source.column_stride, count), d, out + r * out_stride + c);
+  for (int64_t i = 0; i < N; ++i) {
+    const auto* column = in + i * column_stride;
+    if (kAll || i < count) {
+      PrefetchToL2(column + kElementsAhead);
+      square[i] = S::load(column);
+    } else {
+      square[i] = hn::Zero(d);
     }
   }
+  TransposeSquare<T>(square);
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < N; ++i) hn::StoreU(square[i], d, out + i * out_stride);
+}
+
+/// Rows are the contiguous axis: N columns at a time, squares down the rows. Returns the first row that is left over.
+template <class S, class T, int64_t kRowsPerLane>
+int64_t StageSquares(const StoredRows& source, T* HWY_RESTRICT out, int64_t out_stride, int64_t padded) {
+  constexpr int64_t N = kLanes<T>;
+  constexpr int64_t kStep = N * kRowsPerLane;
+  const int64_t whole = source.rows / kStep * kStep;
+  for (int64_t c = 0; c < padded; c += N) {
+    const int64_t count = std::clamp<int64_t>(source.columns - c, 0, N);
+    const auto* in = static_cast<const typename S::Element*>(source.data) + c * source.column_stride;
+    for (int64_t r = 0; r < whole; r += kStep) {
+      T* to = out + r / kRowsPerLane * out_stride + c;
+      if (HWY_LIKELY(count == N)) {
+        StageSquare<S, true>(in + r, source.column_stride, count, to, out_stride);
+      } else {
+        StageSquare<S, false>(in + r, source.column_stride, count, to, out_stride);
+      }
+    }
+  }
+  return whole;
+}
+
+template <class S, class T>
+void StageContiguousColumns(const StoredRows& source, T* out, int64_t out_stride, int64_t padded) {
+  const int64_t done = StageSquares<S, T, 1>(source, out, out_stride, padded);
+  StoredRows rest = source;
+  rest.data = static_cast<const typename S::Element*>(source.data) + done;
+  rest.rows -= done;
+  StageAnyRows<S, T>(rest, out + done * out_stride, out_stride, padded);
 }
 
 template <class S, class T>

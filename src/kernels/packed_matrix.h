@@ -6,11 +6,13 @@
 
 namespace qkv {
 
-/// Panels [N / width][K][width], the last one padded with zeros.
+/// Panels [N / width][steps][width], the last one padded with zeros. A step is an element of K; of a bf16 matrix a
+/// pair, held as the f32 whose bits it is.
 struct PackedMatrix::Storage {
   const KernelSet* set;
   DType dtype;
   int64_t K, N;
+  int64_t steps;
   int64_t width;
   AlignedArray<float> f32;
   AlignedArray<double> f64;
@@ -19,9 +21,9 @@ struct PackedMatrix::Storage {
   template <class T>
   const T* panel(int64_t column) const {
     if constexpr (sizeof(T) == sizeof(float)) {
-      return f32.get() + column * K;
+      return f32.get() + column * steps;
     } else {
-      return f64.get() + column * K;
+      return f64.get() + column * steps;
     }
   }
 };

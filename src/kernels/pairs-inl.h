@@ -35,9 +35,14 @@ HWY_INLINE void StorePairs(PairVector x, BFloat16Pair* pairs) {
 
 template <>
 struct ProductStep<float, BFloat16Pair> {
+  using A = BFloat16Pair;
   using Lanes = PairVector;
+  static constexpr int kParts = 1;
   static HWY_INLINE Lanes Broadcast(const BFloat16Pair* a) { return hn::Set(PairTag(), a->bits); }
-  static HWY_INLINE Lanes Load(const BFloat16Pair* b) { return LoadPairs(b); }
+  template <int part>
+  static HWY_INLINE Lanes Load(const BFloat16Pair* b) {
+    return LoadPairs(b);
+  }
   static HWY_INLINE Vector<float> Add(Lanes a, Lanes b, Vector<float> sum) {
     return Vector<float>{
         _mm512_dpbf16_ps(sum.raw, __builtin_bit_cast(__m512bh, a.raw), __builtin_bit_cast(__m512bh, b.raw))};

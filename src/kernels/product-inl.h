@@ -22,13 +22,31 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
 
-enum class Into { kSet, kAdd };
+/// What becomes of the sum of a call: it is set, added to what C holds, or goes on from there, as if the steps of this
+/// call had followed those of an earlier one.
+enum class Into { kSet, kAdd, kContinue };
 
-/// A[r, t] = a[r * a_row + t * a_step]; B[t, :] = b + t * b_step; C[r, :] = c + r * c_row. Strides of a and b count
+/// How a step reads its operands and what it adds: of T itself, a fused multiply-add. A step may have two parts, which
+/// follow each other in A and share an element of B.
+template <class T, class E>
+struct ProductStep {
+  static_assert(std::is_same_v<T, E>);
+  using A = E;
+  using Lanes = Vector<T>;
+  static constexpr int kParts = 1;
+  static HWY_INLINE Lanes Broadcast(const A* a) { return hn::Set(Tag<T>(), *a); }
+  template <int part>
+  static HWY_INLINE Lanes Load(const E* b) {
+    return hn::LoadU(Tag<T>(), b);
+  }
+  static HWY_INLINE Vector<T> Add(Lanes a, Lanes b, Vector<T> sum) { return hn::MulAdd(a, b, sum); }
+};
+
+/// A[r, t] = a[r * a_row + t * a_step], t counting parts; B[t, :] = b + t * b_step; C[r, :] = c + r * c_row. Strides of a and b count
 /// elements E.
 template <class T, class E = T>
 struct ProductOperands {
-  const E* a;
+  const typename ProductStep<T, E>::A* a;
   int64_t a_row;
   int64_t a_step;
   const E* b;
@@ -36,16 +54,6 @@ struct ProductOperands {
   T* c;
   int64_t c_row;
   int64_t steps;
-};
-
-/// How a step reads its operands and what it adds: of T itself, a fused multiply-add.
-template <class T, class E>
-struct ProductStep {
-  static_assert(std::is_same_v<T, E>);
-  using Lanes = Vector<T>;
-  static HWY_INLINE Lanes Broadcast(const E* a) { return hn::Set(Tag<T>(), *a); }
-  static HWY_INLINE Lanes Load(const E* b) { return hn::LoadU(Tag<T>(), b); }
-  static HWY_INLINE Vector<T> Add(Lanes a, Lanes b, Vector<T> sum) { return hn::MulAdd(a, b, sum); }
 };
 
 /// Steps that a register tile does row by row at its end, so that stores begin while other rows still multiply: 24
@@ -70,38 +78,63 @@ struct StoreProduct {
   }
 };
 
+/// The sums that a row begins with.
+template <int V, class T, class Finish>
+HWY_INLINE void BeginSums(const Finish&, int64_t, int64_t, Vector<T> (&sum)[V]) {
+#pragma GCC unroll 16
+  for (int v = 0; v < V; ++v) sum[v] = hn::Zero(Tag<T>());
+}
+template <int V, class T>
+HWY_INLINE void BeginSums(const StoreProduct<Into::kContinue, T>& store, int64_t r, int64_t first,
+                          Vector<T> (&sum)[V]) {
+#pragma GCC unroll 16
+  for (int v = 0; v < V; ++v) {
+    sum[v] = hn::LoadU(Tag<T>(), store.c + r * store.c_row + (first + v) * kLanes<T>);
+  }
+}
+
+/// One part of a step for R rows.
+template <int part, int R, int V, class T, class E>
+HWY_INLINE void TileStep(const ProductOperands<T, E>& p, const typename ProductStep<T, E>::A* HWY_RESTRICT a,
+                         const E* HWY_RESTRICT b, Vector<T> (*sum)[V]) {
+  using Step = ProductStep<T, E>;
+  typename Step::Lanes streamed[V];
+#pragma GCC unroll 16
+  for (int v = 0; v < V; ++v) streamed[v] = Step::template Load<part>(b + v * kLanes<T>);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const auto broadcast = Step::Broadcast(a + r * p.a_row);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) sum[r][v] = Step::Add(broadcast, streamed[v], sum[r][v]);
+  }
+}
+
+template <int R, int V, class T, class E>
+HWY_INLINE void TileSteps(const ProductOperands<T, E>& p, const typename ProductStep<T, E>::A* HWY_RESTRICT a,
+                          const E* HWY_RESTRICT b, int64_t steps, Vector<T> (*sum)[V]) {
+  constexpr int kParts = ProductStep<T, E>::kParts;
+  for (int64_t t = 0; t < steps; ++t, a += kParts * p.a_step, b += p.b_step) {
+    TileStep<0, R, V>(p, a, b, sum);
+    if constexpr (kParts == 2) TileStep<1, R, V>(p, a + p.a_step, b, sum);
+  }
+}
+
 /// R rows times V vectors, which are rows `row` and vectors `first` on of the product; `finish` takes each row's sums.
 template <int R, int V, class T, class E, class Finish>
 HWY_INLINE void RegisterTile(const ProductOperands<T, E>& p, int64_t row, int64_t first, const Finish& finish) {
-  using Step = ProductStep<T, E>;
-  constexpr int64_t N = kLanes<T>;
   Vector<T> sum[R][V];
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) sum[r][v] = hn::Zero(Tag<T>());
-  }
-  const E* HWY_RESTRICT a = p.a + row * p.a_row;
-  const E* HWY_RESTRICT b = p.b + first * N;
+  for (int r = 0; r < R; ++r) BeginSums<V, T>(finish, row + r, first, sum[r]);
   const int64_t row_steps = std::min(p.steps, kRowSteps);
-  for (int64_t t = row_steps; t < p.steps; ++t, a += p.a_step, b += p.b_step) {
-    typename Step::Lanes streamed[V];
-#pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) streamed[v] = Step::Load(b + v * N);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const auto broadcast = Step::Broadcast(a + r * p.a_row);
-#pragma GCC unroll 16
-      for (int v = 0; v < V; ++v) sum[r][v] = Step::Add(broadcast, streamed[v], sum[r][v]);
-    }
-  }
+  const int64_t tile_steps = p.steps - row_steps;
+  const auto* a = p.a + row * p.a_row;
+  const E* b = p.b + first * kLanes<T>;
+  TileSteps<R, V>(p, a, b, tile_steps, sum);
+  a += tile_steps * ProductStep<T, E>::kParts * p.a_step;
+  b += tile_steps * p.b_step;
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    for (int64_t t = 0; t < row_steps; ++t) {
-      const auto broadcast = Step::Broadcast(a + r * p.a_row + t * p.a_step);
-#pragma GCC unroll 16
-      for (int v = 0; v < V; ++v) sum[r][v] = Step::Add(broadcast, Step::Load(b + t * p.b_step + v * N), sum[r][v]);
-    }
+    TileSteps<1, V>(p, a + r * p.a_row, b, row_steps, sum + r);
     finish(row + r, first, sum[r]);
   }
 }

@@ -12,6 +12,7 @@ struct RegisterKernels {
   explicit RegisterKernels(const PairKernels* bf16);  ///< of AVX3_BF16
   RegisterKernels(int64_t target, const MatmulKernels<float>* f32);
   RegisterKernels(int64_t target, const MatmulKernels<double>* f64);
+  explicit RegisterKernels(const MatmulPairKernels* bf16);  ///< of AVX3_BF16
 };
 
 /// Called by the table so that a static library keeps the files that announce themselves.
@@ -20,5 +21,6 @@ void link_attention_f64();
 void link_attention_bf16();
 void link_matmul_f32();
 void link_matmul_f64();
+void link_matmul_bf16();
 
 }  // namespace qkv

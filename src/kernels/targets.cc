@@ -56,6 +56,7 @@ std::vector<const KernelSet*> supported() {
   link_attention_bf16();
   link_matmul_f32();
   link_matmul_f64();
+  link_matmul_bf16();
   std::vector<const KernelSet*> sets;
   for (const KernelSet& set : table()) {
     if ((set.target & hwy::SupportedTargets()) != 0) sets.push_back(&set);
@@ -105,6 +106,7 @@ RegisterKernels::RegisterKernels(int64_t target, const AttentionKernels<double>*
 RegisterKernels::RegisterKernels(const PairKernels* bf16) { avx3_bf16().bf16 = bf16; }
 RegisterKernels::RegisterKernels(int64_t target, const MatmulKernels<float>* f32) { entry(target).matmul_f32 = f32; }
 RegisterKernels::RegisterKernels(int64_t target, const MatmulKernels<double>* f64) { entry(target).matmul_f64 = f64; }
+RegisterKernels::RegisterKernels(const MatmulPairKernels* bf16) { avx3_bf16().matmul_bf16 = bf16; }
 
 const KernelSet& kernels() {
   const KernelSet* set = chosen.load(std::memory_order_acquire);
