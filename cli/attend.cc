@@ -25,7 +25,7 @@ void fill_weights(const ProblemFile& problem, const AttentionOptions& options, c
 }
 
 void add(CLI::App& verb, Call& call) {
-  add_problem_options(verb, call, false);
+  add_problem_options(verb, call, Reads::nothing_else);
   add_switch(verb, call.weights, "--weights",
              "also write weights [B, H, Tq, Tk], before dropout: Tq x Tk numbers per head")
       ->group("Result");
@@ -34,7 +34,7 @@ void add(CLI::App& verb, Call& call) {
 void run(const Call& call) {
   check_call(call);
   const std::string target = use_target(call);
-  const ProblemFile problem(call.source, call.dtype, false);
+  const ProblemFile problem(call.source, call.dtype, Reads::nothing_else);
   const AttentionOptions options = bound_options(call, problem);
   require(!call.weights || !problem.packed(),
           "--weights and query_starts exclude each other: packed sequences have no "

@@ -27,12 +27,12 @@ AttentionGradients add_gradients(const ProblemFile& problem, Arrays& results) {
   return gradients;
 }
 
-void add(CLI::App& verb, Call& call) { add_problem_options(verb, call, true); }
+void add(CLI::App& verb, Call& call) { add_problem_options(verb, call, Reads::upstream); }
 
 void run(const Call& call) {
   check_call(call);
   const std::string target = use_target(call);
-  const ProblemFile problem(call.source, call.dtype, true);
+  const ProblemFile problem(call.source, call.dtype, Reads::upstream);
   const AttentionOptions options = bound_options(call, problem);
   const TensorView q = problem["q"], k = problem["k"], v = problem["v"];
   Arrays results;

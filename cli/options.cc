@@ -122,7 +122,7 @@ void add_machine_options(CLI::App& verb, Call& call) {
   add_switch(verb, call.json, "--json", "one JSON object on standard output instead of text")->group(group);
 }
 
-void add_problem_options(CLI::App& verb, Call& call, bool upstream) {
+void add_problem_options(CLI::App& verb, Call& call, Reads reads) {
   verb.add_option("IN", call.source.file, "the problem: a .safetensors file with q, k, v and any tensor named below")
       ->type_name("");
   add_value(verb, call, "-o,--output", "OUT", "where results go: NAME.safetensors, or a folder of .npy files",
@@ -139,7 +139,7 @@ void add_problem_options(CLI::App& verb, Call& call, bool upstream) {
              "hold the result against the f64 reference (slow); exit 1 if it is too far off")
       ->group("How to run");
   add_tensors(verb, call, problem_tensors());
-  if (upstream) add_tensors(verb, call, upstream_tensors());
+  add_tensors(verb, call, further_tensors(reads));
 }
 
 void check_call(const Call& call) {
@@ -167,6 +167,17 @@ AttentionOptions bound_options(const Call& call, const ProblemFile& problem) {
   options.query_starts = problem["query_starts"];
   options.key_starts = problem["key_starts"];
   return options;
+}
+
+AttentionTangents tangents_of(const ProblemFile& problem) {
+  return {.q = problem["t_q"],
+          .k = problem["t_k"],
+          .v = problem["t_v"],
+          .bias = problem["t_bias"],
+          .slopes = problem["t_slopes"],
+          .table = problem["t_table"],
+          .sinks = problem["t_sinks"],
+          .scale = problem["t_scale"]};
 }
 
 std::string use_target(const Call& call) {

@@ -36,9 +36,9 @@ struct Call {
   bool has(const std::string& flag) const { return given.count(flag) != 0; }
 };
 
-/// IN, -o, one option per tensor, and everything that shapes the operation. What an option says lands in `call`, which
-/// must outlive `verb`; a value that cannot be read throws Error. `upstream`: also the tensors that `grad` reads.
-void add_problem_options(CLI::App& verb, Call& call, bool upstream);
+/// IN, -o, one option per tensor that the verb reads, and everything that shapes the operation. What an option says
+/// lands in `call`, which must outlive `verb`; a value that cannot be read throws Error.
+void add_problem_options(CLI::App& verb, Call& call, Reads reads);
 /// --threads, --target, --json.
 void add_machine_options(CLI::App& verb, Call& call);
 /// One option whose value is handed to `set`.
@@ -51,6 +51,9 @@ CLI::Option* add_switch(CLI::App& verb, bool& on, const std::string& flag, const
 void check_call(const Call& call);
 /// The options of the operation with the tensors of the problem; refuses an option without its tensor, and the reverse.
 AttentionOptions bound_options(const Call& call, const ProblemFile& problem);
+
+/// The tangents that the problem holds.
+AttentionTangents tangents_of(const ProblemFile& problem);
 
 /// Makes --target the instruction set of all that follows; returns the name of the one in use.
 std::string use_target(const Call& call);

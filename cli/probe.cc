@@ -37,7 +37,7 @@ AttentionStatistics add_statistics(const ProblemFile& problem, Arrays& results) 
 }
 
 void add(CLI::App& verb, Call& call) {
-  add_problem_options(verb, call, false);
+  add_problem_options(verb, call, Reads::nothing_else);
   add_value(verb, call, "--tile", "Q0:Q1,K0:K1", "also write this tile of the weights, ends excluded",
             [&](const std::string& text) { call.tile = parse_tile("--tile", text); })
       ->group("Result");
@@ -49,7 +49,7 @@ void add(CLI::App& verb, Call& call) {
 void run(const Call& call) {
   check_call(call);
   const std::string target = use_target(call);
-  const ProblemFile problem(call.source, call.dtype, false);
+  const ProblemFile problem(call.source, call.dtype, Reads::nothing_else);
   const AttentionOptions options = bound_options(call, problem);
   const TensorView q = problem["q"], k = problem["k"], v = problem["v"];
   Arrays results;

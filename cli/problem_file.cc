@@ -36,20 +36,44 @@ constexpr TensorName kUpstream[] = {
     {"d_lse", Follows::compute_type, "gradient of lse [B, H, Tq]"},
 };
 
-const TensorName* find(const std::string& name) {
-  for (std::span<const TensorName> names : {problem_tensors(), upstream_tensors()}) {
-    for (const TensorName& known : names) {
-      if (name == known.name) return &known;
+constexpr TensorName kTangents[] = {
+    {"t_q", Follows::q, "tangent of q"},
+    {"t_k", Follows::q, "tangent of k"},
+    {"t_v", Follows::q, "tangent of v"},
+    {"t_bias", Follows::q_if_equal, "tangent of bias"},
+    {"t_slopes", Follows::compute_type, "tangent of slopes"},
+    {"t_table", Follows::compute_type, "tangent of table"},
+    {"t_sinks", Follows::compute_type, "tangent of sinks"},
+    {"t_scale", Follows::compute_type, "tangent of the scale [1]"},
+};
+
+constexpr Reads kEveryKind[] = {Reads::upstream, Reads::tangents};
+
+bool holds(std::span<const TensorName> names, const std::string& name) {
+  return std::any_of(names.begin(), names.end(), [&](const TensorName& known) { return name == known.name; });
+}
+
+/// Every name a file may hold, each once.
+std::vector<TensorName> known_tensors() {
+  std::vector<TensorName> all(std::begin(kProblem), std::end(kProblem));
+  for (const Reads reads : kEveryKind) {
+    for (const TensorName& tensor : further_tensors(reads)) {
+      if (!holds(all, tensor.name)) all.push_back(tensor);
     }
   }
-  return nullptr;
+  return all;
+}
+
+std::optional<TensorName> find(const std::string& name) {
+  for (const TensorName& known : known_tensors()) {
+    if (name == known.name) return known;
+  }
+  return std::nullopt;
 }
 
 std::string known_names() {
   std::ostringstream text;
-  for (std::span<const TensorName> names : {problem_tensors(), upstream_tensors()}) {
-    for (const TensorName& known : names) text << (text.tellp() > 0 ? " " : "") << known.name;
-  }
+  for (const TensorName& known : known_tensors()) text << (text.tellp() > 0 ? " " : "") << known.name;
   return text.str();
 }
 
@@ -70,12 +94,19 @@ DType compute_type_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : D
 }  // namespace
 
 std::span<const TensorName> problem_tensors() { return kProblem; }
-std::span<const TensorName> upstream_tensors() { return kUpstream; }
 
-ProblemFile::ProblemFile(const ProblemSource& source, std::optional<DType> dtype, bool upstream) {
-  read(source, upstream);
+std::span<const TensorName> further_tensors(Reads reads) {
+  switch (reads) {
+    case Reads::upstream: return kUpstream;
+    case Reads::tangents: return kTangents;
+    default: return {};
+  }
+}
+
+ProblemFile::ProblemFile(const ProblemSource& source, std::optional<DType> dtype, Reads reads) {
+  read(source, reads);
   for (const char* name : {"q", "k", "v", "d_out"}) {
-    if (std::string(name) == "d_out" && !upstream) continue;
+    if (std::string(name) == "d_out" && !holds(further_tensors(reads), name)) continue;
     const std::string where = source.file.empty() ? concat("--", name) : source.file;
     require(has(name), where, ": expected a tensor named ", name, ", found none");
   }
@@ -91,17 +122,15 @@ ProblemFile::ProblemFile(const ProblemSource& source, std::optional<DType> dtype
   if (dtype) convert(*dtype);
 }
 
-void ProblemFile::read(const ProblemSource& source, bool upstream) {
+void ProblemFile::read(const ProblemSource& source, Reads reads) {
   if (!source.file.empty()) {
     require(!source.file.ends_with(".npy"), source.file,
             ": expected one .safetensors file; give .npy files as --q, --k, ...");
     TensorFile file = read_safetensors(source.file);
     for (auto& [name, tensor] : file.tensors) {
-      const TensorName* known = find(name);
-      require(known != nullptr, source.file, ": unknown tensor '", name, "', expected some of ", known_names());
+      require(find(name).has_value(), source.file, ": unknown tensor '", name, "', expected some of ", known_names());
       // One file serves all verbs: what another one reads is let be.
-      const bool wanted = upstream || std::none_of(upstream_tensors().begin(), upstream_tensors().end(),
-                                                   [&](const TensorName& other) { return name == other.name; });
+      const bool wanted = holds(problem_tensors(), name) || holds(further_tensors(reads), name);
       if (wanted) tensors_[name] = std::move(tensor);
     }
     paths_.push_back(source.file);

@@ -27,8 +27,14 @@ struct TensorName {
 };
 /// What every verb reads.
 std::span<const TensorName> problem_tensors();
-/// What `grad` reads besides.
-std::span<const TensorName> upstream_tensors();
+
+/// What a verb reads besides.
+enum class Reads : uint8_t {
+  nothing_else,
+  upstream,  ///< d_out and d_lse
+  tangents,  ///< t_q and its like
+};
+std::span<const TensorName> further_tensors(Reads reads);
 
 /// Where the tensors of a problem come from.
 struct ProblemSource {
@@ -40,8 +46,8 @@ struct ProblemSource {
 class ProblemFile {
  public:
   /// Reads, refuses unknown names and names given twice, converts to `dtype`, and checks that q, k and v are there with
-  /// 2 to 4 axes. `upstream`: d_out must be there too. Everything else is the library's to check.
-  ProblemFile(const ProblemSource& source, std::optional<DType> dtype, bool upstream);
+  /// 2 to 4 axes, and d_out where it is read. Everything else is the library's to check.
+  ProblemFile(const ProblemSource& source, std::optional<DType> dtype, Reads reads);
 
   /// Absent when the problem has no such tensor.
   TensorView operator[](const std::string& name) const;
@@ -59,7 +65,7 @@ class ProblemFile {
   Dims weights_shape() const;  ///< [B, H, Tq, Tk]; not when packed
 
  private:
-  void read(const ProblemSource& source, bool upstream);
+  void read(const ProblemSource& source, Reads reads);
   void convert(DType dtype);
   std::map<std::string, Tensor> tensors_;
   std::vector<std::string> paths_;

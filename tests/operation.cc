@@ -4,25 +4,13 @@
 #include <cstring>
 
 namespace qkv::test {
-namespace {
+Tensor Output::result(const char* name) const {
+  if (!memory_) return {};
+  EXPECT_TRUE(memory_.padding_intact()) << name << ": written beside its elements";
+  return converted(view(), view().dtype());
+}
 
-/// An output to be written, poisoned, and its row-major copy afterwards.
-class Output {
- public:
-  Output() = default;
-  Output(DType dtype, const Dims& shape, Layout layout) : memory_(dtype, shape, layout) {}
-  MutableTensorView view() const { return memory_ ? memory_.view() : MutableTensorView(); }
-  Tensor result(const char* name) const {
-    if (!memory_) return {};
-    EXPECT_TRUE(memory_.padding_intact()) << name << ": written beside its elements";
-    return converted(view(), view().dtype());
-  }
-
- private:
-  StridedTensor memory_;
-};
-
-Output like(const TensorView& tensor, Layout layout) {
+Output Output::like(const TensorView& tensor, Layout layout) {
   return tensor ? Output(tensor.dtype(), tensor.shape(), layout) : Output();
 }
 
@@ -38,8 +26,6 @@ void add_difference(std::string& names, const char* name, const Tensor& a, const
   if (!equal) names += std::string(name) + " ";
 }
 
-}  // namespace
-
 AttentionReference run_operation(const Call& problem, const RunOptions& run) {
   AttentionOptions options = problem.options;
   options.threads = run.threads;
@@ -54,13 +40,13 @@ AttentionReference run_operation(const Call& problem, const RunOptions& run) {
   results.out = out.result("out");
   results.lse = lse.result("lse");
   if (!run.backward) return results;
-  const Output d_q = like(problem.q, run.layout);
-  const Output d_k = like(problem.k, run.layout);
-  const Output d_v = like(problem.v, run.layout);
-  const Output d_bias = like(options.bias, run.layout);
-  const Output d_slopes = like(options.slopes, Layout::contiguous);
-  const Output d_table = like(options.table, Layout::contiguous);
-  const Output d_sinks = like(options.sinks, Layout::contiguous);
+  const Output d_q = Output::like(problem.q, run.layout);
+  const Output d_k = Output::like(problem.k, run.layout);
+  const Output d_v = Output::like(problem.v, run.layout);
+  const Output d_bias = Output::like(options.bias, run.layout);
+  const Output d_slopes = Output::like(options.slopes, Layout::contiguous);
+  const Output d_table = Output::like(options.table, Layout::contiguous);
+  const Output d_sinks = Output::like(options.sinks, Layout::contiguous);
   const Output d_scale(wide, Dims{1}, Layout::contiguous);
   attention_backward(problem.q, problem.k, problem.v, options, state, {problem.d_out, problem.d_lse},
                      {.q = d_q.view(),

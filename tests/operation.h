@@ -18,6 +18,24 @@ struct RunOptions {
   bool backward = true;
 };
 
+/// An output to be written, poisoned, and its row-major copy afterwards. Fails the current test when memory beside the
+/// output was written.
+class Output {
+ public:
+  Output() = default;
+  Output(DType dtype, const Dims& shape, Layout layout) : memory_(dtype, shape, layout) {}
+  /// Of the shape and dtype of a tensor; absent when that is.
+  static Output like(const TensorView& tensor, Layout layout);
+  MutableTensorView view() const { return memory_ ? memory_.view() : MutableTensorView(); }
+  Tensor result(const char* name) const;
+
+ private:
+  StridedTensor memory_;
+};
+
+/// Adds `name` and a blank to `names` when the bits of two results differ.
+void add_difference(std::string& names, const char* name, const Tensor& a, const Tensor& b);
+
 /// Results as row-major tensors, for compare() and for comparing bits. Fails the current test when an output element
 /// was not written or memory beside the outputs was.
 AttentionReference run_operation(const Call& call, const RunOptions& run = {});

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/allowance.h"
 #include "attention/check.h"
 #include "attention/largest_terms.h"
 #include "qkv/support/error.h"
@@ -13,47 +14,6 @@ namespace qkv {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-/// "A few units in the last place".
-constexpr double kUlps = 4;
-
-double unit(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return 0x1p-52;
-    case DType::bf16: return 0x1p-7;
-    case DType::f16: return 0x1p-10;
-    default: return 0x1p-23;
-  }
-}
-
-/// Smallest distance between numbers of a storage type: what lies below it is rounded to it or to 0.
-double smallest(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return 0x1p-1074;
-    case DType::bf16: return 0x1p-133;
-    case DType::f16: return 0x1p-24;
-    default: return 0x1p-149;
-  }
-}
-
-/// Element at a row-major index of any view.
-double element(const TensorView& view, int64_t index) {
-  int64_t offset = 0;
-  for (int axis = view.rank() - 1; axis >= 0; --axis) {
-    offset += index % view.size(axis) * view.stride(axis);
-    index /= view.size(axis);
-  }
-  return load_as_double(view.dtype(), view.at(offset));
-}
-
-double largest_finite(const TensorView& view) {
-  double largest = 0;
-  const int64_t count = view.elements();
-  for (int64_t i = 0; i < count; ++i) {
-    const double magnitude = std::fabs(element(view, i));
-    if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
-  }
-  return largest;
-}
 
 /// The sizes of the allowance.
 class Allowance {
@@ -75,13 +35,9 @@ class Allowance {
     if (copies) batch_copies = std::max(1.0, static_cast<double>(problem.B));
   }
 
-  /// A few ulps of the largest term, of which one element sums `summed`: independent roundings of n terms add up as
-  /// sqrt(n). `unit_of` is the coarsest type that the terms are rounded to. And an ulp of the largest result, for its
-  /// final store.
+  /// See rounding_allowance.
   double of(const Tensor& result, const Tensor& reference, double term, DType unit_of, double summed) const {
-    const double sum = unit(unit_of) * term * std::sqrt(std::max(summed * batch_copies, 1.0));
-    return kUlps * std::max({sum, smallest(unit_of), smallest(result.dtype())}) +
-           unit(result.dtype()) * largest_finite(reference.view());
+    return rounding_allowance(result, reference, term, unit_of, summed * batch_copies);
   }
 
   LargestTerms terms;
@@ -109,8 +65,8 @@ double largest_error(const TensorView& result, const TensorView& reference) {
   double largest = 0;
   const int64_t count = result.elements();
   for (int64_t i = 0; i < count; ++i) {
-    const double a = element(result, i);
-    double b = element(reference, i);
+    const double a = element_of(result, i);
+    double b = element_of(reference, i);
     if (a == b || (std::isnan(a) && std::isnan(b))) continue;
     if (std::isinf(a)) {  // what the type would store; within an ulp of its end either is right
       double stored = 0;

@@ -218,32 +218,6 @@ bool uses_pairs(const Problem& problem) {
          std::fabs(problem.scale) <= 0x1p40;
 }
 
-/// m or l of a state: all rows in one axis.
-Operand check_state_rows(const Problem& problem, const Tensor& rows, const char* name) {
-  const Dims shape = problem.packed ? Dims{problem.Tq, problem.H} : Dims{problem.B, problem.H, problem.Tq};
-  check_shape(rows.view(), name, shape);
-  check_dtype(rows.view(), name, problem.is_f64() ? DType::f64 : DType::f32);
-  const Dims flat{problem.rows()};
-  return make_operand(TensorView(rows.view().dtype(), rows.view().data(), flat), {-1, -1, 0, -1});
-}
-
-StateOperands check_state(const Problem& problem, const AttentionState& state, int q_rank) {
-  StateOperands operands;
-  operands.row_max = check_state_rows(problem, state.row_max, "state.row_max");
-  operands.row_sum = check_state_rows(problem, state.row_sum, "state.row_sum");
-  if (state.wide_out) {
-    Dims shape = state.row_max.shape();
-    shape.push_back(problem.Dv);
-    check_shape(state.wide_out.view(), "state.wide_out", shape);
-    check_dtype(state.wide_out.view(), "state.wide_out", DType::f32);
-    operands.out =
-        problem.packed ? make_operand(state.wide_out.view(), {-1, 1, 0, 2}) : make_operand(state.wide_out.view());
-  } else {
-    operands.out = check_like(problem, state.out, "state.out", Rows::queries, problem.H, problem.Dv, q_rank);
-  }
-  return operands;
-}
-
 }  // namespace
 
 void attention_backward(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options,

@@ -2,16 +2,10 @@
 #pragma once
 
 #include "attention/backward_plan.h"
+#include "attention/check.h"
 #include "support/aligned.h"
 
 namespace qkv {
-
-/// The state of a forward pass as operands: m and l over (-, -, row number, -), out over (b, h, row, column).
-struct StateOperands {
-  Operand row_max;
-  Operand row_sum;
-  Operand out;
-};
 
 /// What every tile of a backward pass reads: upstream dO and, per row (contiguous rows), m, 1/l and delta.
 ///

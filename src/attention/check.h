@@ -26,6 +26,14 @@ void check_twin(const TensorView& view, const char* name, const TensorView& tens
 /// d_scale (or t_scale): [1] or [], f32, or f64 for f64.
 void check_scale_twin(const Problem& problem, const TensorView& view, const char* name);
 
+/// The state of a forward pass as operands: m and l over (-, -, row number, -), out over (b, h, row, column).
+struct StateOperands {
+  Operand row_max;
+  Operand row_sum;
+  Operand out;
+};
+StateOperands check_state(const Problem& problem, const AttentionState& state, int q_rank);
+
 struct NamedView {
   const char* name;
   TensorView view;

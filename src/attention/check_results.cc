@@ -9,6 +9,18 @@
 #include "qkv/support/error.h"
 
 namespace qkv {
+namespace {
+
+/// m or l of a state: all rows in one axis.
+Operand check_state_rows(const Problem& problem, const Tensor& rows, const char* name) {
+  const Dims shape = problem.packed ? Dims{problem.Tq, problem.H} : Dims{problem.B, problem.H, problem.Tq};
+  check_shape(rows.view(), name, shape);
+  check_dtype(rows.view(), name, problem.is_f64() ? DType::f64 : DType::f32);
+  const Dims flat{problem.rows()};
+  return make_operand(TensorView(rows.view().dtype(), rows.view().data(), flat), {-1, -1, 0, -1});
+}
+
+}  // namespace
 
 Operand check_like(const Problem& problem, const TensorView& view, const char* name, Rows rows, int64_t heads,
                    int64_t width, int q_rank) {
@@ -59,6 +71,23 @@ void check_scale_twin(const Problem& problem, const TensorView& view, const char
           view.shape());
   check_memory(view, name);
   check_dtype(view, name, problem.is_f64() ? DType::f64 : DType::f32);
+}
+
+StateOperands check_state(const Problem& problem, const AttentionState& state, int q_rank) {
+  StateOperands operands;
+  operands.row_max = check_state_rows(problem, state.row_max, "state.row_max");
+  operands.row_sum = check_state_rows(problem, state.row_sum, "state.row_sum");
+  if (state.wide_out) {
+    Dims shape = state.row_max.shape();
+    shape.push_back(problem.Dv);
+    check_shape(state.wide_out.view(), "state.wide_out", shape);
+    check_dtype(state.wide_out.view(), "state.wide_out", DType::f32);
+    operands.out =
+        problem.packed ? make_operand(state.wide_out.view(), {-1, 1, 0, 2}) : make_operand(state.wide_out.view());
+  } else {
+    operands.out = check_like(problem, state.out, "state.out", Rows::queries, problem.H, problem.Dv, q_rank);
+  }
+  return operands;
 }
 
 void check_overlap(std::initializer_list<NamedView> inputs, const AttentionOptions& options,

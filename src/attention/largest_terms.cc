@@ -16,10 +16,6 @@ using definition::Row;
 
 size_t index(int64_t i) { return static_cast<size_t>(i); }
 
-void raise(double& largest, double term) {
-  if (std::isfinite(term)) largest = std::max(largest, std::fabs(term));
-}
-
 /// Terms of one row, from the gradients of docs/semantics.md with every product taken alone.
 class RowTerms {
  public:
@@ -39,32 +35,12 @@ class RowTerms {
       if (problem_.sinks) raise(terms_.d_sinks, row_d_lse);
       return;
     }
-    for (const int64_t j : row_.visible) score_[index(j)] = largest_score_term(inputs, b, h, i, j);
+    for (const int64_t j : row_.visible) score_[index(j)] = largest_score_term(problem_, inputs, row_, b, h, i, j);
     for (const int64_t j : row_.visible) add_forward(inputs, j);
     if (d_out_) add_backward(inputs, b, h, i, row_d_lse);
   }
 
  private:
-  /// Largest term of s_ij. Its rounding moves a_ij by that much, relatively.
-  double largest_score_term(const HeadInputs<double>& inputs, int64_t b, int64_t h, int64_t i, int64_t j) const {
-    double largest = 1;
-    const double distance = std::fabs(static_cast<double>(i + problem_.sequence(b).offset - j));
-    for (int64_t d = 0; d < problem_.D; ++d) {
-      raise(largest, problem_.scale * row_.q[index(d)] * inputs.k[index(j * problem_.D + d)]);
-    }
-    raise(largest, problem_.scale * row_.dot[index(j)]);
-    if (problem_.bias) raise(largest, load_as<double>(problem_.bias.dtype, problem_.bias.at(b, h, i, j)));
-    if (problem_.slopes) {
-      raise(largest, load_as<double>(problem_.slopes.dtype, problem_.slopes.at(0, h, 0, 0)) * distance);
-    }
-    if (problem_.table) {
-      const int64_t bucket =
-          relative_bucket(i + problem_.sequence(b).offset - j, problem_.table_buckets, problem_.buckets);
-      raise(largest, load_as<double>(problem_.table.dtype, problem_.table.at(0, h, 0, bucket)));
-    }
-    return largest;
-  }
-
   void add_forward(const HeadInputs<double>& inputs, int64_t j) {
     raise(terms_.lse, row_.weight[index(j)] * score_[index(j)]);
     const double weight = row_.kept[index(j)] * row_.weight[index(j)];
@@ -155,6 +131,29 @@ void raise_all(LargestTerms& largest, const LargestTerms& terms) {
 }
 
 }  // namespace
+
+void raise(double& largest, double term) {
+  if (std::isfinite(term)) largest = std::max(largest, std::fabs(term));
+}
+
+double largest_score_term(const Problem& problem, const HeadInputs<double>& inputs, const Row<double>& row, int64_t b,
+                          int64_t h, int64_t i, int64_t j) {
+  double largest = 1;
+  const double distance = std::fabs(static_cast<double>(i + problem.sequence(b).offset - j));
+  for (int64_t d = 0; d < problem.D; ++d) {
+    raise(largest, problem.scale * row.q[index(d)] * inputs.k[index(j * problem.D + d)]);
+  }
+  raise(largest, problem.scale * row.dot[index(j)]);
+  if (problem.bias) raise(largest, load_as<double>(problem.bias.dtype, problem.bias.at(b, h, i, j)));
+  if (problem.slopes) {
+    raise(largest, load_as<double>(problem.slopes.dtype, problem.slopes.at(0, h, 0, 0)) * distance);
+  }
+  if (problem.table) {
+    const int64_t bucket = relative_bucket(i + problem.sequence(b).offset - j, problem.table_buckets, problem.buckets);
+    raise(largest, load_as<double>(problem.table.dtype, problem.table.at(0, h, 0, bucket)));
+  }
+  return largest;
+}
 
 LargestTerms largest_terms(const Problem& problem, const Operand& d_out, const Operand& d_lse) {
   const int64_t heads = problem.B * problem.Hkv;

@@ -13,6 +13,8 @@ struct RegisterKernels {
   RegisterKernels(int64_t target, const MatmulKernels<float>* f32);
   RegisterKernels(int64_t target, const MatmulKernels<double>* f64);
   explicit RegisterKernels(const MatmulPairKernels* bf16);  ///< of AVX3_BF16
+  RegisterKernels(int64_t target, const DerivativeKernels<float>* f32);
+  RegisterKernels(int64_t target, const DerivativeKernels<double>* f64);
 };
 
 /// Called by the table so that a static library keeps the files that announce themselves.
@@ -22,5 +24,7 @@ void link_attention_bf16();
 void link_matmul_f32();
 void link_matmul_f64();
 void link_matmul_bf16();
+void link_derivatives_f32();
+void link_derivatives_f64();
 
 }  // namespace qkv

@@ -57,6 +57,8 @@ std::vector<const KernelSet*> supported() {
   link_matmul_f32();
   link_matmul_f64();
   link_matmul_bf16();
+  link_derivatives_f32();
+  link_derivatives_f64();
   std::vector<const KernelSet*> sets;
   for (const KernelSet& set : table()) {
     if ((set.target & hwy::SupportedTargets()) != 0) sets.push_back(&set);
@@ -70,6 +72,8 @@ std::vector<const KernelSet*> supported() {
     avx3_bf16().f64 = (*avx3)->f64;
     avx3_bf16().matmul_f32 = (*avx3)->matmul_f32;
     avx3_bf16().matmul_f64 = (*avx3)->matmul_f64;
+    avx3_bf16().derivatives_f32 = (*avx3)->derivatives_f32;
+    avx3_bf16().derivatives_f64 = (*avx3)->derivatives_f64;
     sets.insert(sets.begin(), &avx3_bf16());
   }
   return sets;
@@ -107,6 +111,12 @@ RegisterKernels::RegisterKernels(const PairKernels* bf16) { avx3_bf16().bf16 = b
 RegisterKernels::RegisterKernels(int64_t target, const MatmulKernels<float>* f32) { entry(target).matmul_f32 = f32; }
 RegisterKernels::RegisterKernels(int64_t target, const MatmulKernels<double>* f64) { entry(target).matmul_f64 = f64; }
 RegisterKernels::RegisterKernels(const MatmulPairKernels* bf16) { avx3_bf16().matmul_bf16 = bf16; }
+RegisterKernels::RegisterKernels(int64_t target, const DerivativeKernels<float>* f32) {
+  entry(target).derivatives_f32 = f32;
+}
+RegisterKernels::RegisterKernels(int64_t target, const DerivativeKernels<double>* f64) {
+  entry(target).derivatives_f64 = f64;
+}
 
 const KernelSet& kernels() {
   const KernelSet* set = chosen.load(std::memory_order_acquire);

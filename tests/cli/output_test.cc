@@ -77,7 +77,7 @@ TEST_F(OutputTest, ResultsThatBreakThePromiseAreReportedAndNotWritten) {
     Output(call.source.flags[name], {}, {{"out", Tensor(DType::f32, {3, 2})}})
         .write({{"out", Tensor(DType::f32, {3, 2})}});
   }
-  const ProblemFile problem(call.source, std::nullopt, false);
+  const ProblemFile problem(call.source, std::nullopt, Reads::nothing_else);
   const Output output(call.output, problem.paths(), arrays_);
   Summary summary{.verb = "attend", .target = "any"};
   summary.comparisons = {{.name = "out", .error = 1, .plain_error = 0.25, .allowance = 0.125},

@@ -25,6 +25,7 @@ class Wrong:
 
 ATTEND = "attend in.safetensors -o out.safetensors "
 GRAD = "grad in.safetensors -o out.safetensors "
+JVP = "jvp in.safetensors -o out.safetensors "
 PROBE = "probe in.safetensors -o out.safetensors "
 
 
@@ -58,6 +59,7 @@ WORDS = {
     "option_twice": call(ATTEND + "--scale 1 --scale 2", "--scale: expected one value, got several"),
     "switch_with_value": call(ATTEND + "--json=yes", "json"),
     "d_out_for_attend": call(ATTEND + "--d_out q.npy", "unexpected argument '--d_out'"),
+    "t_q_for_grad": call(GRAD + "--t_q q.npy", "unexpected argument '--t_q'"),
     "tile_for_attend": call(ATTEND + "--tile 0:1,0:1", "unexpected argument '--tile'"),
     "weights_for_grad": call(GRAD + "--weights", "unexpected argument '--weights'"),
     "scale_without_value": call(ATTEND + "--scale", "--scale: expected a value, got nothing"),
@@ -310,6 +312,11 @@ TENSORS = {
     "packed_with_tile": call(PROBE + "--tile 0:1,0:1", "--tile and query_starts exclude", packed()),
     "d_out_shape": call(GRAD, "d_out", setting(d_out=zeros(2, 4, 5, 8))),
     "d_out_dtype": call(GRAD, "d_out", setting(d_out=zeros(2, 4, 5, 6, dtype=np.float64))),
+    "t_q_shape": call(JVP, "t_q must be [2, 4, 5, 8], got [2, 4, 5, 6]", setting(t_q=zeros(2, 4, 5, 6))),
+    "t_k_dtype": call(JVP, "t_k must be f32, got f64", setting(t_k=zeros(2, 2, 7, 8, dtype=np.float64))),
+    "t_bias_alone": call(JVP, "t_bias came without bias", setting(t_bias=zeros(1, 1, 5, 7))),
+    "t_table_alone": call(JVP, "t_table came without table", setting(t_table=zeros(4, 8))),
+    "t_scale_shape": call(JVP, "t_scale must be [1]", setting(t_scale=zeros(2))),
     "d_lse_shape": call(GRAD, "d_lse", setting(d_lse=zeros(2, 4, 7))),
     "out_too_large": call(ATTEND, "memory", setting(q=zeros(1, 1, 2**40, 0), k=zeros(1, 1, 0, 0), v=zeros(1, 1, 0, 2**18)), code=1),
     "out_overflows": call(ATTEND, "64 bits", setting(q=zeros(1, 1, 2**40, 0), k=zeros(1, 1, 0, 0), v=zeros(1, 1, 0, 2**40))),

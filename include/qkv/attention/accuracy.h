@@ -14,7 +14,7 @@ struct AccuracyComparison {
   double error = 0;        ///< largest |result - reference|; infinite where one is NaN or infinite and the other not
   double plain_error = 0;  ///< the same of the plain formula
   double allowance = 0;    ///< a few units in the last place of the largest term of the sums that make the result
-  double factor = 2;       ///< 2 for out and lse, 3 for gradients
+  double factor = 2;       ///< 2 for out and lse, 3 for gradients and tangents
 
   double bound() const { return factor * plain_error + allowance; }
   bool holds() const { return error <= bound(); }
@@ -30,6 +30,17 @@ struct AccuracyComparison {
 std::vector<AccuracyComparison> attention_accuracy(const TensorView& q, const TensorView& k, const TensorView& v,
                                                    const AttentionOptions& options, const AttentionReference& results,
                                                    const TensorView& d_out = {}, const TensorView& d_lse = {});
+
+/// The same of what attention_jvp gives, and of what attention_second_order gives.
+std::vector<AccuracyComparison> attention_jvp_accuracy(const TensorView& q, const TensorView& k, const TensorView& v,
+                                                       const AttentionOptions& options,
+                                                       const AttentionTangents& tangents,
+                                                       const AttentionJvpReference& results);
+std::vector<AccuracyComparison> attention_second_order_accuracy(const TensorView& q, const TensorView& k,
+                                                                const TensorView& v, const AttentionOptions& options,
+                                                                const TensorView& d_out,
+                                                                const AttentionCotangents& cotangents,
+                                                                const AttentionSecondReference& results);
 
 /// Largest |a - b| over all elements of two tensors of one shape; NaN equals NaN and an infinity its like, else they
 /// are infinitely far apart. A reference beyond the range of the result's dtype counts as the infinity the type stores.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "qkv/attention/attention.h"
+#include "qkv/attention/derivatives.h"
 
 namespace qkv {
 
@@ -24,5 +24,21 @@ struct AttentionReference {
 AttentionReference attention_reference(const TensorView& q, const TensorView& k, const TensorView& v,
                                        const AttentionOptions& options, Arithmetic arithmetic,
                                        const TensorView& d_out = {}, const TensorView& d_lse = {});
+
+/// What attention_jvp gives, row-major, in the types of AttentionReference.
+struct AttentionJvpReference {
+  Tensor t_out, t_lse;
+};
+AttentionJvpReference attention_jvp_reference(const TensorView& q, const TensorView& k, const TensorView& v,
+                                              const AttentionOptions& options, Arithmetic arithmetic,
+                                              const AttentionTangents& tangents);
+
+/// What attention_second_order gives; g_bias is absent without a bias.
+struct AttentionSecondReference {
+  Tensor g_q, g_k, g_v, g_bias, g_d_out;
+};
+AttentionSecondReference attention_second_reference(const TensorView& q, const TensorView& k, const TensorView& v,
+                                                    const AttentionOptions& options, Arithmetic arithmetic,
+                                                    const TensorView& d_out, const AttentionCotangents& cotangents);
 
 }  // namespace qkv
