@@ -165,21 +165,22 @@ void BackwardTiles<T, E>::run_part(int64_t r, int64_t rows) {
   BackwardPart<T, E> part{.range = range_, .cover = {}, .tile = {}};
   part.range.first_row += r;
   part.range.rows = rows;
-  part.cover = planner_.plan(part.range, r);
-  if (part.cover.empty()) return;
-  if (rows > kBackwardEdgeRows && part.cover.edge) {
-    for (int64_t first = 0; first < rows; first += kBackwardEdgeRows) {
-      run_part(r + first, std::min(kBackwardEdgeRows, rows - first));
+  part.cover = planner_.plan_leading(part.range, r);
+  const int64_t covered = part.range.rows = part.cover.rows;
+  if (covered > kBackwardEdgeRows && part.cover.edge) {
+    for (int64_t first = 0; first < covered; first += kBackwardEdgeRows) {
+      run_part(r + first, std::min(kBackwardEdgeRows, covered - first));
     }
-    return;
+  } else if (!part.cover.empty()) {
+    part.tile = tile_of(part, r);
+    if constexpr (kInPairs) {
+      kernels().bf16->backward_tile(part.tile);
+    } else {
+      kernels_.backward_tile(part.tile);
+    }
+    parts_.push_back(part);
   }
-  part.tile = tile_of(part, r);
-  if constexpr (kInPairs) {
-    kernels().bf16->backward_tile(part.tile);
-  } else {
-    kernels_.backward_tile(part.tile);
-  }
-  parts_.push_back(part);
+  if (covered < rows) run_part(r + covered, rows - covered);
 }
 
 template <class T, class E>

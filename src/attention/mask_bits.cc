@@ -16,6 +16,11 @@ namespace {
 int64_t first_word(KeyRange columns) { return columns.begin / kWordBits; }
 int64_t last_word(KeyRange columns) { return ceil_divide(columns.end, kWordBits); }
 
+/// Rows are compared in groups of one register tile. Another tile costs reading its packed keys and values from L2, as
+/// long as the arithmetic of about two rows, and its plan, about four rows of 64 columns.
+constexpr int64_t kGroupRows = 6;
+int64_t cut_cost(int64_t words) { return 2 * words + 4; }
+
 void show_row(KeyRange shown, int64_t words, uint64_t* row) {
   for (int64_t w = 0; w < words; ++w) {
     row[w] = word_range(shown.begin - w * kWordBits, shown.end - w * kWordBits);
@@ -36,7 +41,9 @@ MaskBits<T>::MaskBits(const Problem& problem, const AttentionKernels<T>& kernels
 
 template <class T>
 void MaskBits<T>::show_all(int64_t rows, KeyRange columns, uint64_t* bits) const {
-  for (int64_t r = 0; r < rows; ++r) show_row(columns, words_, bits + r * words_);
+  if (rows == 0) return;
+  show_row(columns, words_, bits);
+  for (int64_t r = 1; r < rows; ++r) std::copy_n(bits, words_, bits + r * words_);
 }
 
 template <class T>
@@ -50,8 +57,7 @@ void MaskBits<T>::show_ranges(const TileRange& tile, KeyRange columns, uint64_t*
 }
 
 template <class T>
-void MaskBits<T>::show(const TileRange& tile, KeyRange columns, uint64_t* bits) {
-  show_ranges(tile, columns, bits);
+void MaskBits<T>::hide_by_masks(const TileRange& tile, KeyRange columns, uint64_t* bits) {
   if (problem_.block_mask) hide_by_block(tile, columns, bits);
   if (problem_.query_segment) hide_by_segment(tile, columns, bits);
   if (problem_.mask) hide_by_mask(tile, columns, bits);
@@ -140,6 +146,38 @@ bool MaskBits<T>::hide_by_terms(const T* terms, int64_t terms_stride, int64_t ro
     for (int64_t w = first; w < last_word(columns); ++w) row[w] &= part_[w];
   }
   return hidden;
+}
+
+template <class T>
+uint64_t MaskBits<T>::seen_words(const uint64_t* bits, int64_t rows) const {
+  uint64_t words = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t w = 0; w < words_; ++w) words |= static_cast<uint64_t>(bits[r * words_ + w] != 0) << w;
+  }
+  return words;
+}
+
+template <class T>
+int64_t MaskBits<T>::leading_rows(const uint64_t* bits, int64_t rows) {
+  groups_.clear();
+  for (int64_t r = 0; r < rows; r += kGroupRows) {
+    groups_.push_back(seen_words(bits + r * words_, std::min(kGroupRows, rows - r)));
+  }
+  uint64_t seen = groups_[0];
+  size_t end = 1;
+  for (size_t next = 1; next < groups_.size(); end = next) {
+    const uint64_t other = groups_[next];
+    const size_t first = next;
+    while (next < groups_.size() && groups_[next] == other) ++next;
+    const int64_t together = std::popcount(seen | other);
+    const int64_t saved = static_cast<int64_t>(end) * (together - std::popcount(seen)) +
+                          static_cast<int64_t>(next - first) * (together - std::popcount(other));
+    if (saved * kGroupRows > cut_cost(std::popcount(other))) break;
+    seen |= other;
+  }
+  int64_t row = std::min(rows, static_cast<int64_t>(end) * kGroupRows);
+  while (row < rows && (seen_words(bits + row * words_, 1) & ~seen) == 0) ++row;
+  return row < rows ? row - row % 2 : row;
 }
 
 template <class T>

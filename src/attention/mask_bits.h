@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
 #include "attention/mask.h"
 #include "attention/problem.h"
 #include "kernels/attention_kernels.h"
@@ -45,21 +47,28 @@ class MaskBits {
   uint64_t* row(int64_t row) const { return bits_.get() + row * words_; }
   int64_t stride() const { return words_; }
 
-  /// Every mask of the problem on some columns of the tile; its other columns are hidden.
-  void show(const TileRange& tile, KeyRange columns, uint64_t* bits);
-  /// Only causal masks, windows and lengths.
+  /// Shows all pairs of the columns, no other.
+  void show_all(int64_t rows, KeyRange columns, uint64_t* bits) const;
+  /// Of these what causal masks, windows and lengths leave.
   void show_ranges(const TileRange& tile, KeyRange columns, uint64_t* bits) const;
+  /// Hides by every other mask of the problem.
+  void hide_by_masks(const TileRange& tile, KeyRange columns, uint64_t* bits);
   /// Hides the pairs whose term [rows, terms_stride] is -inf; returns whether there are any.
   bool hide_by_terms(const T* terms, int64_t terms_stride, int64_t rows, KeyRange columns, uint64_t* bits);
-  /// All pairs of the columns.
-  void show_all(int64_t rows, KeyRange columns, uint64_t* bits) const;
 
+  /// How many leading rows make a tile of their own, because they see other words of columns than the rows that follow:
+  /// an even number, or all.
+  int64_t leading_rows(const uint64_t* bits, int64_t rows);
+  /// Bit w: no row sees any column of word w.
+  uint64_t blank_words(const uint64_t* bits, int64_t rows) const { return ~seen_words(bits, rows); }
   /// The columns that some row sees.
   KeyRange seen(const uint64_t* bits, int64_t rows) const;
   /// True when all rows see all of the columns.
   bool all_seen(const uint64_t* bits, int64_t rows, KeyRange columns) const;
 
  private:
+  /// Bit w: some row sees a column of word w.
+  uint64_t seen_words(const uint64_t* bits, int64_t rows) const;
   void hide_by_mask(const TileRange& tile, KeyRange columns, uint64_t* bits);
   void hide_by_segment(const TileRange& tile, KeyRange columns, uint64_t* bits);
   void hide_by_block(const TileRange& tile, KeyRange columns, uint64_t* bits);
@@ -70,6 +79,7 @@ class MaskBits {
   AlignedArray<uint64_t> bits_;     ///< [rows, words]
   AlignedArray<uint64_t> part_;     ///< [words]: of one row and mask
   AlignedArray<uint8_t> mask_row_;  ///< [words * 64]: a row of a mask that is not contiguous
+  std::vector<uint64_t> groups_;    ///< seen words of every few rows
   AlignedArray<int64_t> segments_;  ///< [words * 64]: of the tile's keys
 };
 

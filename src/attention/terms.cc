@@ -41,8 +41,10 @@ TileCover<T> TilePlanner<T>::cover_of_ranges(const TileRange& tile) const {
     if (range.empty()) continue;
     any = {std::min(any.begin, range.begin), std::max(any.end, range.end)};
   }
-  if (any.empty()) return {};
-  TileCover<T> cover{.begin = any.begin - tile.first_key, .end = any.end - tile.first_key};
+  TileCover<T> cover{.rows = tile.rows};
+  if (any.empty()) return cover;
+  cover.begin = any.begin - tile.first_key;
+  cover.end = any.end - tile.first_key;
   cover.begin -= cover.begin % kernels_.panel_width;
   cover.edge = all.begin - tile.first_key > cover.begin || all.end - tile.first_key < cover.end;
   if (cover.edge && !all.empty()) {
@@ -54,41 +56,58 @@ TileCover<T> TilePlanner<T>::cover_of_ranges(const TileRange& tile) const {
 
 template <class T>
 TileCover<T> TilePlanner<T>::plan(const TileRange& tile, int64_t scratch_row) {
+  return plan_rows(tile, scratch_row, true);
+}
+
+template <class T>
+TileCover<T> TilePlanner<T>::plan_leading(const TileRange& tile, int64_t scratch_row) {
+  return plan_rows(tile, scratch_row, false);
+}
+
+template <class T>
+TileCover<T> TilePlanner<T>::plan_rows(const TileRange& tile, int64_t scratch_row, bool whole) {
   TileCover<T> cover = cover_of_ranges(tile);
   if (cover.empty()) return cover;
   uint64_t* bits = masks_.row(scratch_row);
-  if (has_tensor_masks(problem_)) {
-    masks_.show(tile, {cover.begin, cover.end}, bits);
-    refine(tile, cover, bits);
-    if (cover.empty()) return cover;
-  } else if (cover.edge) {
-    masks_.show_ranges(tile, {cover.begin, cover.end}, bits);
+  const KeyRange columns{cover.begin, cover.end};
+  if (cover.edge) {
+    masks_.show_ranges(tile, columns, bits);
     cover.visible = bits;
     cover.visible_stride = masks_.stride();
   }
+  if (has_tensor_masks(problem_)) {
+    if (!cover.edge) masks_.show_all(tile.rows, columns, bits);
+    masks_.hide_by_masks(tile, columns, bits);
+    if (!whole) cover.rows = masks_.leading_rows(bits, cover.rows);
+    refine(cover, bits);
+    if (cover.empty()) return cover;
+  }
   set_terms(tile, cover, scratch_row);
   if (problem_.bias || relative_.may_hide(tile.h)) {
-    const KeyRange columns{cover.begin, cover.end};
-    if (cover.visible == nullptr) masks_.show_all(tile.rows, columns, bits);
-    if (masks_.hide_by_terms(cover.terms, cover.terms_stride, tile.rows, columns, bits)) refine(tile, cover, bits);
+    if (cover.visible == nullptr) masks_.show_all(cover.rows, {cover.begin, cover.end}, bits);
+    if (masks_.hide_by_terms(cover.terms, cover.terms_stride, cover.rows, {cover.begin, cover.end}, bits)) {
+      refine(cover, bits);
+    }
   }
   return cover;
 }
 
 /// The cover that bits leave.
 template <class T>
-void TilePlanner<T>::refine(const TileRange& tile, TileCover<T>& cover, const uint64_t* bits) const {
-  const KeyRange seen = masks_.seen(bits, tile.rows);
+void TilePlanner<T>::refine(TileCover<T>& cover, const uint64_t* bits) const {
+  const KeyRange seen = masks_.seen(bits, cover.rows);
   cover.begin = seen.begin - seen.begin % kernels_.panel_width;
   cover.end = seen.end;
   cover.shared_begin = cover.shared_end = 0;
-  const bool all = masks_.all_seen(bits, tile.rows, {cover.begin, cover.end});
+  cover.blank_words = masks_.blank_words(bits, cover.rows);
+  const bool all = masks_.all_seen(bits, cover.rows, {cover.begin, cover.end});
   cover.visible = all ? nullptr : bits;
   cover.visible_stride = masks_.stride();
 }
 
 template <class T>
-void TilePlanner<T>::set_terms(const TileRange& tile, TileCover<T>& cover, int64_t scratch_row) {
+void TilePlanner<T>::set_terms(TileRange tile, TileCover<T>& cover, int64_t scratch_row) {
+  tile.rows = cover.rows;
   if (problem_.slopes || problem_.table) {
     // Row r, column c finds its term at distances[c + rows - 1 - r].
     const int64_t last_row = tile.first_row + tile.rows - 1 + problem_.sequence(tile.b).offset;

@@ -21,6 +21,7 @@ inline bool needs_finished_scores(const Problem& problem) {
 /// there. What the pointers show stays until the planner's next tile with the same scratch rows, terms until its next.
 template <class T>
 struct TileCover {
+  int64_t rows = 0;   ///< of the tile that this describes, its first ones
   int64_t begin = 0;  ///< a multiple of the panel width
   int64_t end = 0;    ///< equal: no pair is visible, the tile is skipped
   bool edge = false;  ///< on the edge of a causal or window mask, where fewer rows leave fewer hidden pairs to compute
@@ -30,6 +31,7 @@ struct TileCover {
   int64_t visible_stride = 0;
   int64_t shared_begin = 0;
   int64_t shared_end = 0;
+  uint64_t blank_words = 0;
 
   bool empty() const { return begin >= end; }
   template <class E>
@@ -42,6 +44,7 @@ struct TileCover {
     tile.visible_stride = visible_stride;
     tile.shared_begin = shared_begin;
     tile.shared_end = shared_end;
+    tile.blank_words = blank_words;
   }
 };
 
@@ -55,12 +58,15 @@ class TilePlanner {
 
   /// `scratch_row`: which rows of the scratch to use from, for parts of a tile that are kept side by side.
   TileCover<T> plan(const TileRange& tile, int64_t scratch_row = 0);
+  /// The same, of fewer rows, the tile's first ones, where the others see other columns: they are a tile of their own.
+  TileCover<T> plan_leading(const TileRange& tile, int64_t scratch_row);
 
  private:
+  TileCover<T> plan_rows(const TileRange& tile, int64_t scratch_row, bool whole);
   TileCover<T> cover_of_ranges(const TileRange& tile) const;
-  void set_terms(const TileRange& tile, TileCover<T>& cover, int64_t scratch_row);
+  void set_terms(TileRange tile, TileCover<T>& cover, int64_t scratch_row);
   void set_bias(const TileRange& tile, TileCover<T>& cover, int64_t scratch_row);
-  void refine(const TileRange& tile, TileCover<T>& cover, const uint64_t* bits) const;
+  void refine(TileCover<T>& cover, const uint64_t* bits) const;
 
   const Problem& problem_;
   const AttentionKernels<T>& kernels_;

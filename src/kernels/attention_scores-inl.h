@@ -22,13 +22,21 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
 
-/// rows . columns for every pair of the tile, columns packed in panels of `depth` steps; of the last panel only the
-/// vectors that reach below `end`.
+/// True when no row sees the column, nor any other of its word.
+template <class T, class E>
+HWY_INLINE bool IsBlank(const ScoreTile<T, E>& tile, int64_t c) {
+  return (tile.blank_words >> (static_cast<uint64_t>(c) / kWordBits) & 1) != 0;
+}
+
+/// rows . columns for the pairs of the tile, columns packed in panels of `depth` steps; of the last panel only the
+/// vectors that reach below `end`. Blank columns keep what is there.
 template <class T, class E>
 HWY_INLINE void PanelProducts(const ScoreTile<T, E>& tile, const E* rows, int64_t rows_stride, const E* panels,
                               int64_t depth, T* products) {
   constexpr int64_t W = kPanel<T>;
+  static_assert(kWordBits % W == 0);
   for (int64_t c = tile.begin; c < tile.end; c += W) {
+    if (IsBlank(tile, c)) continue;
     const int64_t vectors = std::min<int64_t>(kTileVectors, (tile.end - c + kLanes<T> - 1) / kLanes<T>);
     Product<Into::kSet, T, E>({rows, rows_stride, 1, panels + c * depth, W, products + c, tile.scores_stride, depth},
                               tile.rows, vectors);

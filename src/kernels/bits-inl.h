@@ -49,26 +49,28 @@ HWY_INLINE uint64_t BitsOfLanes(D d, hn::Mask<D> lanes) {
   return bits;
 }
 
-/// Where `test` holds for the elements of a row.
+/// Where `test` holds for 64 elements.
 template <class T, class Test>
-HWY_INLINE void BitsOfRow(const T* HWY_RESTRICT row, int64_t n, uint64_t* HWY_RESTRICT bits, Test test) {
+HWY_INLINE uint64_t BitsOfWord(const T* HWY_RESTRICT elements, Test test) {
   const hn::ScalableTag<T> d;
   constexpr auto kStep = static_cast<int64_t>(hn::MaxLanes(d));
   static_assert(kWordBits % kStep == 0);
-  for (int64_t c = 0; c < n; c += kWordBits) {
-    HWY_ALIGN T part[kWordBits] = {};
-    const T* from = row + c;
-    if (n - c < kWordBits) {
-      std::copy_n(from, n - c, part);
-      from = part;
-    }
-    uint64_t word = 0;
-    for (int64_t lane = 0; lane < kWordBits; lane += kStep) {
-      word |= BitsOfLanes(d, test(hn::LoadU(d, from + lane))) << lane;
-    }
-    if (n - c < kWordBits) word &= (uint64_t{1} << (n - c)) - 1;
-    bits[c / kWordBits] = word;
+  uint64_t word = 0;
+  for (int64_t lane = 0; lane < kWordBits; lane += kStep) {
+    word |= BitsOfLanes(d, test(hn::LoadU(d, elements + lane))) << lane;
   }
+  return word;
+}
+
+/// Where `test` holds for the elements of a row.
+template <class T, class Test>
+HWY_INLINE void BitsOfRow(const T* HWY_RESTRICT row, int64_t n, uint64_t* HWY_RESTRICT bits, Test test) {
+  int64_t c = 0;
+  for (; c + kWordBits <= n; c += kWordBits) *bits++ = BitsOfWord(row + c, test);
+  if (c == n) return;
+  HWY_ALIGN T rest[kWordBits] = {};
+  std::copy(row + c, row + n, rest);
+  *bits = BitsOfWord(rest, test) & ((uint64_t{1} << (n - c)) - 1);
 }
 
 inline void NonzeroBits(const uint8_t* bytes, int64_t n, uint64_t* bits) {
