@@ -78,18 +78,21 @@ struct StoreProduct {
   }
 };
 
+template <class Finish>
+constexpr bool kContinuesSums = false;
+template <class T>
+constexpr bool kContinuesSums<StoreProduct<Into::kContinue, T>> = true;
+
 /// The sums that a row begins with.
 template <int V, class T, class Finish>
-HWY_INLINE void BeginSums(const Finish&, int64_t, int64_t, Vector<T> (&sum)[V]) {
-#pragma GCC unroll 16
-  for (int v = 0; v < V; ++v) sum[v] = hn::Zero(Tag<T>());
-}
-template <int V, class T>
-HWY_INLINE void BeginSums(const StoreProduct<Into::kContinue, T>& store, int64_t r, int64_t first,
-                          Vector<T> (&sum)[V]) {
+HWY_INLINE void BeginSums(const Finish& finish, int64_t r, int64_t first, Vector<T> (&sum)[V]) {
 #pragma GCC unroll 16
   for (int v = 0; v < V; ++v) {
-    sum[v] = hn::LoadU(Tag<T>(), store.c + r * store.c_row + (first + v) * kLanes<T>);
+    if constexpr (kContinuesSums<Finish>) {
+      sum[v] = hn::LoadU(Tag<T>(), finish.c + r * finish.c_row + (first + v) * kLanes<T>);
+    } else {
+      sum[v] = hn::Zero(Tag<T>());
+    }
   }
 }
 
