@@ -21,8 +21,8 @@
 
 #include <algorithm>
 
-#include "kernels/forward_scores-inl.h"
 #include "kernels/dropout-inl.h"
+#include "kernels/forward_scores-inl.h"
 #include "kernels/merge-inl.h"
 #include "kernels/nonfinite-inl.h"
 
@@ -114,8 +114,8 @@ HWY_INLINE void WeightsOfTile(const ScoreTile<T, E>& score, const TileDropout<T>
     const T m = empty ? T{0} : largest * scale;
     // False for NaN too.
     const bool normal = rows.smallest[r] * scale - m >= ExpConstants<T>::kNormal;
-    const auto sum = normal ? ExponentialsOfRow<true>(score, r, span, scale, m)
-                            : ExponentialsOfRow<false>(score, r, span, scale, m);
+    const auto sum =
+        normal ? ExponentialsOfRow<true>(score, r, span, scale, m) : ExponentialsOfRow<false>(score, r, span, scale, m);
     hn::Store(sum, d, rows.lanes + r * kLanes<T>);
     rows.block_m[r] = empty ? largest : m;
     if (HWY_UNLIKELY(dropout.kept != nullptr)) DropWeights(dropout, r, span, score.scores + r * score.scores_stride);

@@ -77,8 +77,8 @@ struct ScoreTile {
   int64_t scores_stride;
 };
 
-/// Rows of a forward tile at most, which share one pass over a key block: eight register tiles; their scores of 512 keys
-/// take 96 KiB. Measured at D = 64: 1 % faster than 12 rows, whose scores would stay in L1.
+/// Rows of a forward tile at most, which share one pass over a key block: eight register tiles; their scores of 512
+/// keys take 96 KiB. Measured at D = 64: 1 % faster than 12 rows, whose scores would stay in L1.
 inline constexpr int64_t kForwardRows = 48;
 /// Rows that meet keys and values together, in one register tile.
 inline constexpr int64_t kForwardTileRows = 6;
@@ -91,12 +91,12 @@ struct ForwardTile {
   int64_t v_stride;       ///< whole vectors
   NonFiniteRows v_nonfinite;
   TileDropout<T> dropout;
-  bool first;      ///< the rows have met no block: m, l and out are written, not read
-  bool divide;     ///< this block is all the rows see: out becomes O / l
-  T* block_out;    ///< scratch [kForwardTileRows, v_stride]
-  T* m;            ///< [rows]
-  T* l;            ///< [rows]
-  T* out;          ///< [rows, out_stride], v_stride columns of each
+  bool first;    ///< the rows have met no block: m, l and out are written, not read
+  bool divide;   ///< this block is all the rows see: out becomes O / l
+  T* block_out;  ///< scratch [kForwardTileRows, v_stride]
+  T* m;          ///< [rows]
+  T* l;          ///< [rows]
+  T* out;        ///< [rows, out_stride], v_stride columns of each
   int64_t out_stride;
 };
 
@@ -180,8 +180,9 @@ struct AttentionKernels {
   /// Final scores; hidden ones are -inf, visible ones never.
   void (*score_tile)(const ScoreTile<T>& tile);
   void (*forward_tile)(const ForwardTile<T>& tile);
-  /// The bits that forward_tile writes to rows which have met no block, from stored keys and values. False when the outputs are not all finite: values that hold NaN or
-  /// infinities must be packed to tell what is hidden from what is visible.
+  /// The bits that forward_tile writes to rows which have met no block, from stored keys and values. False when the
+  /// outputs are not all finite: values that hold NaN or infinities must be packed to tell what is hidden from what is
+  /// visible.
   bool (*decode_block)(const DecodeTile<T>& tile);
   /// Merges the triples of one block into the rows' triples.
   void (*merge_rows)(const Triples<T>& block, const Triples<T>& into, int64_t rows);

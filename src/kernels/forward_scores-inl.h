@@ -35,7 +35,7 @@ HWY_INLINE uint64_t ShownWord(const ScoreTile<T, E>& tile, int64_t r, int64_t wo
 }
 
 template <class T>
-constexpr uint64_t kAllLanes = kLanes<T> == 64 ? ~uint64_t{0} : (uint64_t{1} << kLanes<T>) - 1;
+constexpr uint64_t kAllLanes = kLanes<T> == 64 ? ~uint64_t{0} : (uint64_t{1} << kLanes<T>)-1;
 
 /// The bits of one vector of columns, which starts at bit `c` of a word.
 template <class T>
@@ -165,8 +165,8 @@ HWY_INLINE ColumnSpan ScoresOfRows(const ScoreTile<T, E>& tile, T* largest, T* s
     const int64_t last = (std::bit_width(view.any) + N - 1) / N * N;
     if constexpr (!kRaw) {
       const bool plain = !tile.finished && std::popcount(view.all >> first) == last - first;
-      const ProductOperands<T, E> product = {
-          tile.q, tile.q_stride, 1, tile.keys + c * tile.D + first, W, nullptr, 0, tile.D};
+      const ProductOperands<T, E> product = {tile.q, tile.q_stride, 1, tile.keys + c * tile.D + first,
+                                             W,      nullptr,       0, tile.D};
       const StoreScores<T> store = {tile.scores + c + first, tile.scores_stride, largest, smallest, plain};
       ProductOfRows(product, tile.rows, (last - first) / N, store);
       if (HWY_LIKELY(plain)) continue;

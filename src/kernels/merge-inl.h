@@ -83,8 +83,8 @@ void MergeRows(const Triples<T>& block, const Triples<T>& into, int64_t rows) {
       T* HWY_RESTRICT out = into.out + (first + r) * into.stride;
       const T* HWY_RESTRICT block_out = block.out + (first + r) * block.stride;
       for (int64_t c = 0; c < into.stride; c += kLanes<T>) {
-        const auto merged = MergeOutput(hn::LoadU(d, out + c), hn::LoadU(d, block_out + c), factors.old[r],
-                                        factors.block[r]);
+        const auto merged =
+            MergeOutput(hn::LoadU(d, out + c), hn::LoadU(d, block_out + c), factors.old[r], factors.block[r]);
         hn::StoreU(merged, d, out + c);
       }
     }

@@ -42,8 +42,8 @@ struct ProductStep {
   static HWY_INLINE Vector<T> Add(Lanes a, Lanes b, Vector<T> sum) { return hn::MulAdd(a, b, sum); }
 };
 
-/// A[r, t] = a[r * a_row + t * a_step], t counting parts; B[t, :] = b + t * b_step; C[r, :] = c + r * c_row. Strides of a and b count
-/// elements E.
+/// A[r, t] = a[r * a_row + t * a_step], t counting parts; B[t, :] = b + t * b_step; C[r, :] = c + r * c_row. Strides of
+/// a and b count elements E.
 template <class T, class E = T>
 struct ProductOperands {
   const typename ProductStep<T, E>::A* a;
