@@ -223,7 +223,7 @@ class Compiler {
     if (ignore_case_ && negated) throw NotSimple();
     if (peek() == ']') throw NotSimple();
     while (!take("]")) {
-      if (peek() == '[' || peek() == '&') throw NotSimple();  // sets of sets
+      if (peek() == '[' || text_.compare(at_, 2, "&&") == 0) throw NotSimple();  // sets of sets
       std::optional<char32_t> first;
       if (peek() == '\\') {
         first = escape(set);

@@ -44,6 +44,7 @@ const char* const kSimple[] = {
     R"((?i:k|s))",
     R"([a.-]+|\.\-)",
     R"((?:a?b)+c?)",
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|[ぁ-ヿ]+)",
 };
 
 class SimpleRegex : public testing::TestWithParam<int> {};
