@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "markdown.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <set>
@@ -201,7 +202,9 @@ void say_of_cases(const json& runs, const char* key, const std::string& title, s
   if (!said.empty()) text << '\n' << title << "\n\n";
   for (const auto& [sentence, cases] : said) {
     text << "- " << sentence << " (";
-    for (size_t c = 0; c < cases.size(); ++c) text << (c == 0 ? "" : ", ") << cases[c];
+    constexpr size_t kNamed = 8;
+    for (size_t c = 0; c < std::min(kNamed, cases.size()); ++c) text << (c == 0 ? "" : ", ") << cases[c];
+    if (cases.size() > kNamed) text << ", and " << cases.size() - kNamed << " more";
     text << ")\n";
   }
 }

@@ -51,7 +51,9 @@ void add_shares(const Report& report, const Run& run, json& entry) {
   }
   if (run.bound_by_reading()) {
     std::vector<double> rates;
-    for (const double seconds : run.seconds) rates.push_back(run.work.read_bytes / seconds);
+    for (const double seconds : run.threads == 1 ? run.cpu_seconds : run.seconds) {
+      rates.push_back(run.work.read_bytes / seconds);
+    }
     entry["bytes_per_second"] = spread(rates).median;
     entry["share_of_bandwidth"] = median_ratio(rates, run.read);
   }

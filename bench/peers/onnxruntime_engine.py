@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime: one-node models of its three attention operators, called through an I/O binding."""
+"""ONNX Runtime: models of one node, called through an I/O binding."""
 
 import numpy
 import onnx
@@ -24,18 +24,20 @@ def head_major(array, heads):
 
 
 class Node:
-    """A model of one node: named inputs (an absent one is None) and outputs, bound to memory once."""
+    """A model of one node: named inputs (an absent one is None) and outputs, bound to memory once. Constants are inputs
+    that the model holds; outputs that are `shared` lie in the memory of an input."""
 
-    def __init__(self, operator, domain, inputs, outputs, attributes, threads, shared=()):
+    def __init__(self, operator, domain, inputs, outputs, attributes, threads, shared=(), constants=()):
         given = {name: array for name, array in inputs.items() if array is not None}
         node = helper.make_node(operator, [name if name in given else "" for name in inputs], list(outputs),
                                 domain=domain, **attributes)
         graph = helper.make_graph(
             [node], operator,
             [helper.make_tensor_value_info(name, TYPES[array.dtype.name], array.shape)
-             for name, array in given.items()],
+             for name, array in given.items() if name not in constants],
             [helper.make_tensor_value_info(name, TYPES[array.dtype.name], array.shape)
-             for name, array in outputs.items()])
+             for name, array in outputs.items()],
+            [onnx.numpy_helper.from_array(numpy.array(given[name]), name) for name in constants])
         opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         options = onnxruntime.SessionOptions()
@@ -45,7 +47,7 @@ class Node:
         self.session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
         self.binding = self.session.io_binding()
         values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(numpy.ascontiguousarray(array))
-                  for name, array in given.items()}
+                  for name, array in given.items() if name not in constants}
         for name, value in values.items():
             self.binding.bind_ortvalue_input(name, value)
         self.outputs = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in outputs.items()}
@@ -78,6 +80,18 @@ class Engine:
         windowed = "window" in problem.keys and problem.keys["window"].endswith(",0") and problem.causal_offset == 0
         if problem.bias is None and (causal or windowed) and problem.q.shape[3] == problem.v.shape[3]:
             yield "GroupQueryAttention", lambda: self.grouped(problem)
+
+    def products(self, problem):
+        if problem.mode != "forward":
+            raise Refused("inference only")
+        if problem.dtype == "bfloat16":
+            raise Refused("no products in bf16 on CPUs")
+        yield "MatMul", lambda: self.product(problem)
+
+    def product(self, problem):
+        node = Node("MatMul", "", {"a": problem.a, "b": problem.b}, {"out": numpy.zeros_like(problem.c)}, {},
+                    problem.threads, constants=("b",) if problem.prepared else ())
+        return node, lambda: largest_difference(node.result(), problem.c)
 
     def attention(self, problem):
         mask = None if problem.plain_causal and problem.bias is None else problem.additive()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenVINO: a model of one scaled dot-product attention, called through an inference request with tensors of its own."""
+"""OpenVINO: models of one operation, called through an inference request with tensors of its own."""
 
 import ml_dtypes
 import numpy
@@ -47,14 +47,32 @@ class Engine:
         scale = ops.constant(problem.scale, TYPES[problem.dtype])
         result = ops.scaled_dot_product_attention(
             inputs[0], k, v, *inputs[3:] or [None], scale=scale, causal=mask is None and problem.plain_causal)
+        request = self.request(result, inputs, arrays, problem)
+        out = lambda: array_of(request.get_output_tensor(0)).reshape(problem.out.shape)
+        return request.infer, lambda: largest_difference(out(), problem.out)
+
+    def products(self, problem):
+        if problem.mode != "forward":
+            raise Refused("inference only")
+        if problem.dtype not in TYPES:
+            raise Refused(f"no products in {problem.dtype} on CPUs")
+        yield "MatMul", lambda: self.bind_product(problem)
+
+    def bind_product(self, problem):
+        arrays = [problem.a] if problem.prepared else [problem.a, problem.b]
+        inputs = [ops.parameter(array.shape, TYPES[problem.dtype]) for array in arrays]
+        weights = openvino.op.Constant(tensor_of(problem.b)) if problem.prepared else inputs[1]
+        request = self.request(ops.matmul(inputs[0], weights, False, False), inputs, arrays, problem)
+        return request.infer, lambda: largest_difference(array_of(request.get_output_tensor(0)), problem.c)
+
+    def request(self, result, inputs, arrays, problem):
         compiled = self.core.compile_model(openvino.Model([result], inputs), "CPU", {
             "INFERENCE_NUM_THREADS": problem.threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": "bf16" if problem.dtype == "bfloat16" else "f32"})
         request = compiled.create_infer_request()
         for n, array in enumerate(arrays):
             request.set_input_tensor(n, tensor_of(array))
-        out = lambda: array_of(request.get_output_tensor(0)).reshape(problem.out.shape)
-        return request.infer, lambda: largest_difference(out(), problem.out)
+        return request
 
 
 def repeated(node, times):

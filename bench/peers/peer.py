@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from problem import Problem, Refused
+from problem import Product, Refused, problem_of
 
 CHOOSING_SECONDS = 0.1  # how long each way to call a library is tried before the fastest is taken
 
@@ -48,17 +48,18 @@ def seconds_of(call):
 
 
 class Peer:
-    """`engine.ways(problem)` yields (how, call, error): a call without arguments, and a function that compares its
-    last results with qkv's. Whichever is fastest is timed."""
+    """`engine.ways` (of attention) and `engine.products` yield pairs of a name and a function that makes a call without
+    arguments, and a function that compares the call's last results with qkv's. The fastest is timed."""
 
     def __init__(self, engine):
         self.engine, self.calls = engine, []
 
     def prepare(self, request):
-        problem = Problem(request)
+        problem = problem_of(request)
         self.engine.use_threads(problem.threads)
+        ways = self.engine.products if isinstance(problem, Product) else self.engine.ways
         best, wrong, reasons = None, [], []
-        for how, make in self.engine.ways(problem):
+        for how, make in ways(problem):
             try:
                 call, error = make()
                 growth = peak_growth(call)

@@ -10,8 +10,8 @@ import numpy
 DTYPES = {"F64": numpy.float64, "F32": numpy.float32, "F16": numpy.float16, "BF16": ml_dtypes.bfloat16,
           "BOOL": numpy.bool_, "U8": numpy.uint8, "I64": numpy.int64, "I32": numpy.int32}
 
-SIZES = {"b", "h", "hkv", "t", "tq", "tk", "d", "dv", "dtype", "mode", "threads", "against"}
-OPTIONS = {"causal", "window", "offset", "bias", "trainable", "scale"}  # all that some peer is given
+SIZES = {"op", "b", "h", "hkv", "t", "tq", "tk", "d", "dv", "dtype", "mode", "threads", "against", "m", "n", "k"}
+OPTIONS = {"causal", "window", "offset", "bias", "trainable", "scale", "prepared"}  # all that some peer is given
 
 
 class Refused(Exception):
@@ -31,15 +31,38 @@ def read_safetensors(path):
     return tensors
 
 
+def problem_of(request):
+    return Product(request) if request["keys"].get("op") == "matmul" else Attention(request)
+
+
 class Problem:
-    """One case. Shapes: q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], as in docs/semantics.md."""
+    """One case: its options and its tensors."""
 
     def __init__(self, request):
         self.keys, self.mode, self.threads = request["keys"], request["mode"], request["threads"]
         unknown = [key for key in self.keys if key not in SIZES | OPTIONS]
         if unknown:
             raise Refused(f"{' and '.join(unknown)}: not given to other libraries")
-        tensors = read_safetensors(request["file"])
+        self.tensors = read_safetensors(request["file"])
+
+
+class Product(Problem):
+    """c = a b, a [M, K], b [K, N]; or d_a and d_b from d_c. With `prepared`, b may be packed before the call."""
+
+    def __init__(self, request):
+        super().__init__(request)
+        self.a, self.b, self.c = (self.tensors[name] for name in "abc")
+        self.d_c, self.d_a = self.tensors.get("d_c"), self.tensors.get("d_a")
+        self.dtype = self.a.dtype.name
+        self.prepared = self.keys.get("prepared") == "1"
+
+
+class Attention(Problem):
+    """Shapes: q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], as in docs/semantics.md."""
+
+    def __init__(self, request):
+        super().__init__(request)
+        tensors = self.tensors
         self.q, self.k, self.v, self.out = (tensors[name] for name in ("q", "k", "v", "out"))
         self.bias, self.d_out, self.d_q = (tensors.get(name) for name in ("bias", "d_out", "d_q"))
         self.dtype = self.q.dtype.name  # "float32", "bfloat16", ...

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's scaled_dot_product_attention, forward and backward."""
+"""PyTorch's scaled_dot_product_attention, forward and backward, and its products: MKL's in f32, and oneDNN's."""
 
 import ml_dtypes
 import numpy
@@ -78,6 +78,41 @@ class Engine:
             result[:] = torch.autograd.grad(out, inputs, d_out, retain_graph=kept is not None)
 
         return call, lambda: largest_difference(array_of(result[0]), problem.d_q)
+
+    def products(self, problem):
+        if problem.mode != "forward":
+            yield "mm", lambda: self.bind_product_gradients(problem)
+            return
+        a, b = tensor_of(problem.a), tensor_of(problem.b)
+        out = torch.empty(problem.c.shape, dtype=a.dtype)
+        yield "mm", lambda: self.bind_product(problem, lambda: torch.mm(a, b, out=out))
+        if problem.dtype in ("float32", "bfloat16"):  # the operator behind torch.compile's linear layers
+            linear = torch.ops.mkldnn._linear_pointwise
+            make = torch.ops.mkldnn._reorder_linear_weight if problem.prepared else lambda weights, _: weights
+            weights = make(b.t().contiguous() if problem.prepared else b.t(), a.shape[0])
+            yield "oneDNN linear", lambda: self.bind_product(problem, lambda: linear(a, weights, None, "none", [], ""))
+
+    def bind_product(self, problem, multiply):
+        result = []
+
+        @torch.inference_mode()
+        def call():
+            result[:] = [multiply()]
+
+        return call, lambda: largest_difference(array_of(result[0]), problem.c)
+
+    def bind_product_gradients(self, problem):
+        a, b, d_c = (tensor_of(array) for array in (problem.a, problem.b, problem.d_c))
+        c, d_a, d_b = torch.empty_like(d_c), torch.empty_like(a), torch.empty_like(b)
+
+        @torch.inference_mode()
+        def call():
+            if problem.mode == "both":
+                torch.mm(a, b, out=c)
+            torch.mm(d_c, b.t(), out=d_a)
+            torch.mm(a.t(), d_c, out=d_b)
+
+        return call, lambda: largest_difference(array_of(d_a), problem.d_a)
 
 
 def plain(q, k, v, options):

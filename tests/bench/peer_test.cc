@@ -120,5 +120,37 @@ TEST(Peers, FollowOursAndSkipTheAbsent) {
   EXPECT_EQ(runs[1].engine, "fake");
 }
 
+/// A product's runs in every mode, each followed by that of the peer of plain loops.
+std::vector<bench::Run> product_runs(const std::shared_ptr<Peer>& peer, DType dtype) {
+  Case spec;
+  spec.name = "product";
+  spec.operation = Operation::matmul;
+  spec.M = 5, spec.N = 7, spec.K = 11;
+  spec.dtype = dtype;
+  spec.modes = {Mode::forward, Mode::backward, Mode::both};
+  spec.keys = {{"op", "matmul"}};
+  return with_peers(runs_of(make_subject(spec), {1}), {peer});
+}
+
+TEST(ProductPeer, GivesOurResultsInEveryMode) {
+  const auto peer = std::make_shared<Peer>(std::vector<std::string>{QKV_NAIVE_PEER});
+  const std::vector<bench::Run> runs = product_runs(peer, DType::f32);
+  ASSERT_EQ(runs.size(), 6u);
+  for (size_t r = 1; r < runs.size(); r += 2) {
+    EXPECT_EQ(runs[r].engine, "loops");
+    EXPECT_EQ(runs[r].how, "three loops");
+    ASSERT_EQ(runs[r].refused, "") << runs[r].label();
+    const Sample sample = runs[r].remote(2);
+    EXPECT_GT(sample.seconds, 0);
+    EXPECT_GT(sample.cpu_seconds, 0);
+  }
+}
+
+TEST(ProductPeer, SaysWhatItCannotDo) {
+  const auto peer = std::make_shared<Peer>(std::vector<std::string>{QKV_NAIVE_PEER});
+  EXPECT_EQ(product_runs(peer, DType::f64)[1].refused, "f32 only");
+  EXPECT_EQ(peer->prepare(run_of("top_left"), "file").refused, "products only");
+}
+
 }  // namespace
 }  // namespace qkv::bench
