@@ -18,9 +18,11 @@ std::function<void()> AttentionSubject::call(Mode mode, int threads) {
     return
         [in, options] { attention_forward(in->q.view, in->k.view, in->v.view, options, in->out.view, in->lse.view); };
   }
-  if (mode == Mode::backward) {
+  if (mode != Mode::both) {
     const auto state =
         std::make_shared<AttentionState>(attention_forward(in->q.view, in->k.view, in->v.view, options, in->out.view));
+    if (mode == Mode::jvp) return [in, options, state] { run_jvp(*in, options, *state); };
+    if (mode == Mode::second) return [in, options, state] { run_second(*in, options, *state, in->d_out.view); };
     return [in, options, state] {
       attention_backward(in->q.view, in->k.view, in->v.view, options, *state, in->d_out.view, in->gradients);
     };

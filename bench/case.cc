@@ -80,8 +80,11 @@ BlockShape block(const std::string& text) {
   return {size(sides[0]), size(sides[1])};
 }
 
-const std::map<std::string, Mode> kModes = {
-    {"forward", Mode::forward}, {"backward", Mode::backward}, {"both", Mode::both}};
+const std::map<std::string, Mode> kModes = {{"forward", Mode::forward},
+                                            {"backward", Mode::backward},
+                                            {"both", Mode::both},
+                                            {"jvp", Mode::jvp},
+                                            {"second", Mode::second}};
 const std::map<std::string, DType> kDTypes = {
     {"f64", DType::f64}, {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}};
 const std::map<std::string, Layout> kLayouts = {
@@ -131,7 +134,7 @@ const std::vector<Key>& keys() {
       {"d", "width of a query and a key", [](C& c, Defaults&, T& t) { c.D = size(t); }},
       {"dv", "width of a value; d unless given", [](C&, Defaults& d, T& t) { d.Dv = size(t); }},
       {"dtype", "f64 f32 bf16 f16", [](C& c, Defaults&, T& t) { c.dtype = one_of(t, kDTypes); }},
-      {"mode", "forward, backward, both: a list, each timed by itself",
+      {"mode", "forward, backward, both, jvp, second: a list, each timed by itself",
        [](C& c, Defaults&, T& t) {
          c.modes.clear();
          for (const std::string& part : split(t, ',')) c.modes.push_back(one_of(part, kModes));
@@ -200,6 +203,8 @@ Case parse(const std::string& line) {
   result.Hkv = defaults.Hkv.value_or(result.H);
   result.Dv = defaults.Dv.value_or(result.D);
   require(result.packed == 0 || result.layout == Layout::contiguous, "packed: has one layout only");
+  require(result.operation == Operation::attention || (!result.has_mode(Mode::jvp) && !result.has_mode(Mode::second)),
+          "mode: jvp and second are attention's");
   require(!result.modes.empty(), "mode: expected at least one");
   return result;
 }
@@ -212,6 +217,8 @@ std::string name(Mode mode) {
   }
   return "";
 }
+
+bool Case::has_mode(Mode mode) const { return std::find(modes.begin(), modes.end(), mode) != modes.end(); }
 
 bool Case::trains(const std::string& what) const {
   return std::find(trainable.begin(), trainable.end(), what) != trainable.end();

@@ -16,6 +16,8 @@ enum class Mode : uint8_t {
   forward,   ///< attention_forward with lse
   backward,  ///< attention_backward from a kept state
   both,      ///< attention_forward keeping its state, then attention_backward
+  jvp,       ///< attention_jvp from a kept state, along tangents of q, k and v
+  second,    ///< attention_second_order from a kept state, for cotangents of d_q, d_k and d_v
 };
 std::string name(Mode mode);
 
@@ -68,6 +70,7 @@ struct Case {
   double block_share = 0.5;
   std::vector<std::string> trainable;  ///< which of bias slopes table sinks scale want a gradient
 
+  bool has_mode(Mode mode) const;
   bool trains(const std::string& what) const;
 };
 

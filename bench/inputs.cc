@@ -202,6 +202,17 @@ void place_gradients(Inputs& in) {
   }
 }
 
+void place_directions(Inputs& in) {
+  const Case& spec = in.spec;
+  in.t_q = place(spec, spec.H, spec.Tq, spec.D);
+  in.t_k = place(spec, spec.Hkv, spec.Tk, spec.D);
+  in.t_v = place(spec, spec.Hkv, spec.Tk, spec.Dv);
+  in.t_out = place(spec, spec.H, spec.Tq, spec.Dv);
+  fill_bell(in.t_q.storage, 5, 1.0);
+  fill_bell(in.t_k.storage, 6, 1.0);
+  fill_bell(in.t_v.storage, 7, 1.0);
+}
+
 }  // namespace
 
 const int64_t* integers(const Tensor& tensor) { return static_cast<const int64_t*>(tensor.view().data()); }
@@ -209,6 +220,8 @@ const int64_t* integers(const Tensor& tensor) { return static_cast<const int64_t
 bool Inputs::has_gradients() const {
   return std::any_of(spec.modes.begin(), spec.modes.end(), [](Mode mode) { return mode != Mode::forward; });
 }
+
+bool Inputs::has_directions() const { return spec.has_mode(Mode::jvp) || spec.has_mode(Mode::second); }
 
 Inputs::Inputs(const Case& which) : spec(which) {
   q = place(spec, spec.H, spec.Tq, spec.D);
@@ -226,6 +239,7 @@ Inputs::Inputs(const Case& which) : spec(which) {
   fill_masks(*this);
   options = options_of(*this);
   if (has_gradients()) place_gradients(*this);
+  if (has_directions()) place_directions(*this);
 }
 
 }  // namespace qkv::bench

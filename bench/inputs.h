@@ -2,7 +2,7 @@
 #pragma once
 
 #include "case.h"
-#include "qkv/attention/attention.h"
+#include "qkv/attention/derivatives.h"
 
 namespace qkv::bench {
 
@@ -22,13 +22,16 @@ struct Inputs {
   Placed q, k, v, d_out;  ///< read
   Placed out, lse;        ///< written
   Placed d_q, d_k, d_v;   ///< written by a backward
+  Placed t_q, t_k, t_v;   ///< read: tangents, or cotangents
+  Placed t_out;           ///< written by forward mode and second order
   Tensor bias, slopes, table, sinks;
   Tensor d_bias, d_slopes, d_table, d_sinks, d_scale;
   Tensor mask, block_mask, key_lengths, query_lengths, query_segment, key_segment, query_starts, key_starts;
   AttentionOptions options;  ///< all but threads
   AttentionGradients gradients;
 
-  bool has_gradients() const;  ///< some mode takes derivatives
+  bool has_directions() const;  ///< some mode takes them along tangents or cotangents
+  bool has_gradients() const;   ///< some mode takes derivatives
 };
 
 /// Row-major integers of a tensor of lengths, starts or ids.

@@ -17,11 +17,19 @@ namespace qkv::bench {
 struct Work {
   int64_t pairs = 0;  ///< visible pairs of query and key, over heads and batch; only these count, exactly
   double forward_operations = 0, backward_operations = 0;  ///< a multiply-add counts two
+  double jvp_operations = 0, second_operations = 0;
   double read_bytes = 0;  ///< of a call with few rows: keys and values, or weights, read once
   int64_t few_rows = 0;   ///< queries, or rows of the left matrix
 
   double operations(Mode mode) const {
-    return (mode == Mode::backward ? 0 : forward_operations) + (mode == Mode::forward ? 0 : backward_operations);
+    switch (mode) {
+      case Mode::forward: return forward_operations;
+      case Mode::backward: return backward_operations;
+      case Mode::both: return forward_operations + backward_operations;
+      case Mode::jvp: return jvp_operations;
+      case Mode::second: return second_operations;
+    }
+    return 0;
   }
 };
 

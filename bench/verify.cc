@@ -76,6 +76,57 @@ void verify_backward(Inputs& inputs, const std::vector<int>& threads, const std:
   comparisons.judge(verdict, verdict.backward);
 }
 
+void verify_jvp(Inputs& inputs, const std::vector<int>& threads, const std::vector<Chunk>& chunks, Verdict& verdict) {
+  AttentionOptions options = inputs.options;
+  options.threads = threads.front();
+  const AttentionState state = attention_forward(inputs.q.view, inputs.k.view, inputs.v.view, options, inputs.out.view);
+  require_same_bits(verdict, {&inputs.t_out.storage}, threads, [&](int count) {
+    options.threads = count;
+    run_jvp(inputs, options, state);
+  });
+  Comparisons comparisons;
+  for (const Chunk& chunk : chunks) {
+    const Part part(inputs, chunk);
+    const AttentionTangents tangents{.q = queries_of(inputs, chunk, inputs.t_q.view),
+                                     .k = keys_of(inputs, chunk, inputs.t_k.view),
+                                     .v = keys_of(inputs, chunk, inputs.t_v.view)};
+    comparisons.add(attention_jvp_accuracy(part.q, part.k, part.v, part.options, tangents,
+                                           {taken(queries_of(inputs, chunk, inputs.t_out.view)), {}}));
+  }
+  comparisons.judge(verdict, verdict.backward);
+}
+
+void verify_second(Inputs& inputs, const std::vector<int>& threads, const std::vector<Chunk>& chunks,
+                   Verdict& verdict) {
+  AttentionOptions options = inputs.options;
+  options.threads = threads.front();
+  const AttentionState state = attention_forward(inputs.q.view, inputs.k.view, inputs.v.view, options, inputs.out.view);
+  const auto call = [&](int count, const TensorView& d_out) {
+    options.threads = count;
+    run_second(inputs, options, state, d_out);
+  };
+  require_same_bits(
+      verdict, {&inputs.d_q.storage, &inputs.d_k.storage, &inputs.d_v.storage, &inputs.t_out.storage, &inputs.d_bias},
+      threads, [&](int count) { call(count, inputs.d_out.view); });
+  Comparisons comparisons;
+  for (const Chunk& chunk : chunks) {
+    call(threads.front(), sampled_upstream(inputs, chunk).view);
+    const Part part(inputs, chunk);
+    AttentionSecondReference ours{.g_q = taken(queries_of(inputs, chunk, inputs.d_q.view)),
+                                  .g_k = taken(keys_of(inputs, chunk, inputs.d_k.view)),
+                                  .g_v = taken(keys_of(inputs, chunk, inputs.d_v.view)),
+                                  .g_bias = {},
+                                  .g_d_out = taken(queries_of(inputs, chunk, inputs.t_out.view))};
+    if (inputs.gradients.bias) ours.g_bias = taken(bias_of(chunk, inputs.gradients.bias));
+    const AttentionCotangents cotangents{.q = queries_of(inputs, chunk, inputs.t_q.view),
+                                         .k = keys_of(inputs, chunk, inputs.t_k.view),
+                                         .v = keys_of(inputs, chunk, inputs.t_v.view)};
+    comparisons.add(
+        attention_second_order_accuracy(part.q, part.k, part.v, part.options, part.d_out, cotangents, ours));
+  }
+  comparisons.judge(verdict, verdict.backward);
+}
+
 std::string describe(const Inputs& inputs, const std::vector<Chunk>& chunks) {
   if (covers_everything(inputs, chunks)) return "all rows";
   int64_t rows = 0;
@@ -84,6 +135,21 @@ std::string describe(const Inputs& inputs, const std::vector<Chunk>& chunks) {
 }
 
 }  // namespace
+
+void run_jvp(Inputs& inputs, const AttentionOptions& options, const AttentionState& state) {
+  attention_jvp(inputs.q.view, inputs.k.view, inputs.v.view, options, state,
+                {.q = inputs.t_q.view, .k = inputs.t_k.view, .v = inputs.t_v.view}, inputs.t_out.view, {});
+}
+
+void run_second(Inputs& inputs, const AttentionOptions& options, const AttentionState& state, const TensorView& d_out) {
+  attention_second_order(inputs.q.view, inputs.k.view, inputs.v.view, options, state, d_out,
+                         {.q = inputs.t_q.view, .k = inputs.t_k.view, .v = inputs.t_v.view},
+                         {.q = inputs.d_q.view,
+                          .k = inputs.d_k.view,
+                          .v = inputs.d_v.view,
+                          .bias = inputs.gradients.bias,
+                          .d_out = inputs.t_out.view});
+}
 
 Verdict verify(Inputs& inputs, const Work& work, const std::vector<int>& threads) {
   Verdict verdict;
@@ -94,6 +160,8 @@ Verdict verify(Inputs& inputs, const Work& work, const std::vector<int>& threads
   if (inputs.has_gradients()) {
     const std::vector<Chunk> backward_rows = sample(inputs, work, kBackwardBudget);
     verify_backward(inputs, threads, backward_rows, verdict);
+    if (inputs.spec.has_mode(Mode::jvp)) verify_jvp(inputs, threads, backward_rows, verdict);
+    if (inputs.spec.has_mode(Mode::second)) verify_second(inputs, threads, backward_rows, verdict);
     verdict.scope += "; gradients: " + describe(inputs, backward_rows);
   }
   return verdict;

@@ -35,6 +35,10 @@ Work work_of(const Inputs& inputs) {
   work.forward_operations = 2.0 * static_cast<double>(work.pairs) * width;
   const TensorView &k = inputs.k.view, &v = inputs.v.view;
   work.backward_operations = 2.5 * work.forward_operations;
+  // Products of docs/derivatives.md: three of width D and two of Dv; seven and five.
+  const double D = static_cast<double>(problem.D), Dv = static_cast<double>(problem.Dv);
+  work.jvp_operations = 2.0 * static_cast<double>(work.pairs) * (3 * D + 2 * Dv);
+  work.second_operations = 2.0 * static_cast<double>(work.pairs) * (7 * D + 5 * Dv);
   work.few_rows = problem.Tq;
   work.read_bytes = static_cast<double>(k.elements() * size_of(k.dtype()) + v.elements() * size_of(v.dtype()));
   return work;

@@ -47,7 +47,15 @@ constexpr TensorName kTangents[] = {
     {"t_scale", Follows::compute_type, "tangent of the scale [1]"},
 };
 
-constexpr Reads kEveryKind[] = {Reads::upstream, Reads::tangents};
+constexpr TensorName kCotangents[] = {
+    {"d_out", Follows::q, "gradient of out [B, H, Tq, Dv]"},
+    {"c_q", Follows::q, "cotangent of d_q"},
+    {"c_k", Follows::q, "cotangent of d_k"},
+    {"c_v", Follows::q, "cotangent of d_v"},
+    {"c_bias", Follows::q_if_equal, "cotangent of d_bias"},
+};
+
+constexpr Reads kEveryKind[] = {Reads::upstream, Reads::tangents, Reads::cotangents};
 
 bool holds(std::span<const TensorName> names, const std::string& name) {
   return std::any_of(names.begin(), names.end(), [&](const TensorName& known) { return name == known.name; });
@@ -99,6 +107,7 @@ std::span<const TensorName> further_tensors(Reads reads) {
   switch (reads) {
     case Reads::upstream: return kUpstream;
     case Reads::tangents: return kTangents;
+    case Reads::cotangents: return kCotangents;
     default: return {};
   }
 }

@@ -31,8 +31,9 @@ std::span<const TensorName> problem_tensors();
 /// What a verb reads besides.
 enum class Reads : uint8_t {
   nothing_else,
-  upstream,  ///< d_out and d_lse
-  tangents,  ///< t_q and its like
+  upstream,    ///< d_out and d_lse
+  tangents,    ///< t_q and its like
+  cotangents,  ///< d_out, c_q and its like
 };
 std::span<const TensorName> further_tensors(Reads reads);
 

@@ -23,6 +23,7 @@ struct Verb {
 extern const Verb kAttend;
 extern const Verb kGrad;
 extern const Verb kJvp;
+extern const Verb kSecond;
 extern const Verb kProbe;
 extern const Verb kInfo;
 extern const Verb kTokenize;

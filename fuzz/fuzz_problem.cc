@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any call is a problem or is refused in a sentence. A problem runs forward and backward within its memory (each tensor
-// is an allocation of its own, to the byte), gives the same bits with one thread and three, and its empty rows are
-// zero.
+// Any call is a problem or is refused in a sentence. A problem runs forward, backward, forward mode and second order
+// within its memory (each tensor is an allocation of its own, to the byte), gives the same bits with one thread and
+// three, and its empty rows are zero.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -122,10 +122,33 @@ AttentionOptions read_options(Input& input, const Shape& s, DType dtype, DType w
 
 struct Results {
   std::vector<Tensor> tensors;
+  std::vector<Tensor> zero_in_empty_rows;  // besides out
   Tensor lse;
 };
 
 Tensor like(const TensorView& view) { return {view.dtype(), view.shape()}; }
+
+/// Forward mode and second order along the inputs themselves.
+void add_derivatives(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& d_out,
+                     const AttentionOptions& options, const AttentionState& state, Results& results) {
+  Tensor t_out = like(d_out), t_lse = like(results.lse.view());
+  const AttentionTangents tangents{.q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .bias = options.bias,
+                                   .slopes = options.slopes,
+                                   .table = options.table,
+                                   .sinks = options.sinks};
+  attention_jvp(q, k, v, options, state, tangents, t_out.mutable_view(), t_lse.mutable_view());
+  Tensor g_q = like(q), g_k = like(k), g_v = like(v), g_d_out = like(d_out), g_bias;
+  AttentionSecondGradients gradients{.q = g_q.mutable_view(), .k = g_k.mutable_view(), .v = g_v.mutable_view()};
+  gradients.d_out = g_d_out.mutable_view();
+  if (options.bias) gradients.bias = (g_bias = like(options.bias)).mutable_view();
+  attention_second_order(q, k, v, options, state, d_out, {.q = q, .k = k, .v = v, .bias = options.bias}, gradients);
+  results.zero_in_empty_rows = {t_out, g_d_out};
+  for (const Tensor& tensor : {t_out, t_lse, g_q, g_k, g_v, g_d_out}) results.tensors.push_back(tensor);
+  if (g_bias) results.tensors.push_back(g_bias);
+}
 
 Results run(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& d_out,
             const AttentionOptions& options, DType wide) {
@@ -147,6 +170,7 @@ Results run(const TensorView& q, const TensorView& k, const TensorView& v, const
   for (const Tensor& tensor : {d_bias, d_slopes, d_table, d_sinks}) {
     if (tensor) results.tensors.push_back(tensor);
   }
+  add_derivatives(q, k, v, d_out, options, state, results);
   return results;
 }
 
@@ -156,7 +180,12 @@ void must_have_zero_empty_rows(const Results& results) {
   for (int64_t row = 0; row < results.lse.view().elements(); ++row) {
     const double lse = load_as_double(results.lse.dtype(), results.lse.view().at(row));
     if (lse != -HUGE_VAL) continue;
-    for (int64_t c = 0; c < width; ++c) must(load_as_double(out.dtype(), out.view().at(row * width + c)) == 0);
+    for (int64_t c = 0; c < width; ++c) {
+      must(load_as_double(out.dtype(), out.view().at(row * width + c)) == 0);
+      for (const Tensor& moved : results.zero_in_empty_rows) {
+        must(load_as_double(moved.dtype(), moved.view().at(row * width + c)) == 0);
+      }
+    }
   }
 }
 

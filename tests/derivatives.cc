@@ -24,4 +24,30 @@ std::string different_bits(const AttentionJvpReference& a, const AttentionJvpRef
   return names;
 }
 
+AttentionSecondReference run_second(const Call& call, const AttentionCotangents& cotangents, const RunOptions& run) {
+  AttentionOptions options = call.options;
+  options.threads = run.threads;
+  const Output out = Output::like(call.d_out, run.layout);
+  const Output g_q = Output::like(call.q, run.layout);
+  const Output g_k = Output::like(call.k, run.layout);
+  const Output g_v = Output::like(call.v, run.layout);
+  const Output g_bias = Output::like(options.bias, run.layout);
+  const Output g_d_out = Output::like(call.d_out, run.layout);
+  const AttentionState state = attention_forward(call.q, call.k, call.v, options, out.view());
+  attention_second_order(
+      call.q, call.k, call.v, options, state, call.d_out, cotangents,
+      {.q = g_q.view(), .k = g_k.view(), .v = g_v.view(), .bias = g_bias.view(), .d_out = g_d_out.view()});
+  return {g_q.result("g_q"), g_k.result("g_k"), g_v.result("g_v"), g_bias.result("g_bias"), g_d_out.result("g_d_out")};
+}
+
+std::string different_bits(const AttentionSecondReference& a, const AttentionSecondReference& b) {
+  std::string names;
+  add_difference(names, "g_q", a.g_q, b.g_q);
+  add_difference(names, "g_k", a.g_k, b.g_k);
+  add_difference(names, "g_v", a.g_v, b.g_v);
+  add_difference(names, "g_bias", a.g_bias, b.g_bias);
+  add_difference(names, "g_d_out", a.g_d_out, b.g_d_out);
+  return names;
+}
+
 }  // namespace qkv::test

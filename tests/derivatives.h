@@ -16,7 +16,16 @@ inline AttentionJvpReference run_jvp(const TestProblem& problem, const Direction
   return run_jvp(whole(problem), directions.tangents, run);
 }
 
+/// The same of second order.
+AttentionSecondReference run_second(const Call& call, const AttentionCotangents& cotangents,
+                                    const RunOptions& run = {});
+inline AttentionSecondReference run_second(const TestProblem& problem, const Directions& directions,
+                                           const RunOptions& run = {}) {
+  return run_second(whole(problem), directions.cotangents(), run);
+}
+
 /// Names of the results whose bits differ, or "" when all agree.
 std::string different_bits(const AttentionJvpReference& a, const AttentionJvpReference& b);
+std::string different_bits(const AttentionSecondReference& a, const AttentionSecondReference& b);
 
 }  // namespace qkv::test

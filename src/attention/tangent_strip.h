@@ -39,6 +39,11 @@ struct StripPlan {
   StripPlan(const Problem& problem, int64_t panel_width, int64_t element_size, int64_t copies, int64_t bytes);
   /// Strips that keep nothing share their passes over the keys.
   int64_t item_rows() const { return keeps ? kStripRows : 8 * kStripRows; }
+  /// For tiles that are done with at once.
+  void keep_nothing() {
+    keeps = false;
+    tiles = 1;
+  }
   /// Elements of one kept array.
   int64_t elements() const { return tiles * kStripRows * stride; }
   /// Where row r of an item has its part of a block.
@@ -65,11 +70,12 @@ class TangentStrip {
   /// The item becomes current.
   void load(const RowItem& item);
 
-  /// Calls body(part) for the parts of the item that lie in the key block from `first_key` on, strip by strip.
+  /// Calls body(part) for the parts of the item that lie in the key block from `first_key` on, the last strip first:
+  /// that is the order in which items of one strip follow each other, too.
   template <class F>
   void for_each_part(const RowItem& item, int64_t first_key, F body) {
     const int64_t keys = std::min(plan_.block_keys, problem_.sequence(item.b).Tk - first_key);
-    for (int64_t r = 0; r < item.rows; r += kStripRows) {
+    for (int64_t r = (item.rows - 1) / kStripRows * kStripRows; r >= 0; r -= kStripRows) {
       split({item.b, item.h, item.first_row + r, std::min(kStripRows, item.rows - r), first_key, keys}, r, body);
     }
   }

@@ -8,6 +8,7 @@
 #endif
 
 #include "kernels/attention_jvp-inl.h"
+#include "kernels/attention_second-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
@@ -18,6 +19,10 @@ constexpr DerivativeKernels<T> MakeDerivativeKernels() {
   return {
       .tangent_scores = TangentScores<T>,
       .tangent_outputs = TangentOutputs<T>,
+      .second_scores = SecondScores<T>,
+      .second_gradients = SecondGradients<T>,
+      .second_row_sums = SecondRowSums<T>,
+      .second_key_sums = SecondKeySums<T>,
   };
 }
 

@@ -74,5 +74,50 @@ TEST(derivatives_check, a_state_of_another_problem) {
       "attention: state.row_max must be [2, 4, 3], got [2, 4, 2]");
 }
 
+/// A right call of second order; cases spoil it.
+struct SecondCall : Call {
+  Tensor out{DType::f32, {2, 4, 3, 6}};
+  Tensor g_q{DType::f32, {2, 4, 3, 8}}, g_k{DType::f32, {2, 2, 5, 8}}, g_v{DType::f32, {2, 2, 5, 6}};
+  TensorView d_out = Call::view(DType::f32, {2, 4, 3, 6});
+  AttentionCotangents cotangents = {.q = q, .k = k, .v = v};
+  AttentionSecondGradients gradients = {.q = g_q.mutable_view(), .k = g_k.mutable_view(), .v = g_v.mutable_view()};
+
+  std::string message() {
+    return message_of([&] {
+      const AttentionState state = attention_forward(q, k, v, options, out.mutable_view());
+      attention_second_order(q, k, v, options, state, d_out, cotangents, gradients);
+    });
+  }
+};
+
+TEST(derivatives_check, the_second_order_call_that_the_cases_spoil_is_right) {
+  EXPECT_EQ(SecondCall().message(), "nothing was thrown");
+}
+
+TEST(derivatives_check, wrong_calls_of_second_order) {
+  const auto with = [](const std::function<void(SecondCall&)>& spoil) {
+    SecondCall call;
+    spoil(call);
+    return call.message();
+  };
+  const auto f32 = [](const Dims& shape) { return Call::view(DType::f32, shape); };
+  EXPECT_EQ(with([&](SecondCall& call) { call.d_out = {}; }),
+            "attention: d_out of shape [2, 4, 3, 6] is needed, none came");
+  EXPECT_EQ(with([&](SecondCall& call) {
+              call.cotangents.q = f32({2, 4, 3, 6});
+            }),
+            "attention: c_q must be [2, 4, 3, 8], got [2, 4, 3, 6]");
+  EXPECT_EQ(with([&](SecondCall& call) {
+              call.cotangents.bias = f32({1, 1, 3, 5});
+            }),
+            "attention: c_bias came without bias");
+  EXPECT_EQ(with([&](SecondCall& call) { call.gradients.bias = call.g_q.mutable_view(); }),
+            "attention: g_bias came without bias");
+  EXPECT_EQ(with([&](SecondCall& call) { call.gradients.v = call.g_k.mutable_view(); }),
+            "attention: g_v must be [2, 2, 5, 6], got [2, 2, 5, 8]");
+  EXPECT_EQ(with([&](SecondCall& call) { call.gradients.d_out = call.out.mutable_view(); }),
+            "attention: g_d_out overlaps state.out");
+}
+
 }  // namespace
 }  // namespace qkv

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Promise 1: at 16,384 queries and keys, forward and backward with each option need at most 64 MiB beside inputs and
-// outputs. One array of Tq x Tk floats would be 1 GiB.
+// Promise 1: at 16,384 queries and keys, forward, backward, forward mode and second order with each option need at most
+// 64 MiB beside inputs and outputs. One array of Tq x Tk floats would be 1 GiB.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include <string>
 
 #include "operation.h"
+#include "qkv/attention/derivatives.h"
 #include "random_stream.h"
 
 namespace qkv::test {
@@ -74,6 +75,24 @@ class LongProblem {
     });
   }
 
+  /// Of forward mode and second order, along directions that are the inputs themselves.
+  int64_t growth_of_derivatives(const std::string& option) {
+    AttentionOptions options{.seed = 3};
+    AttentionGradients first{.q = d_q_.mutable_view(), .k = d_k_.mutable_view(), .v = d_v_.mutable_view()};
+    set(option, options, first);
+    AttentionTangents tangents{.q = k_.view(), .k = v_.view(), .v = q_.view(), .bias = options.bias};
+    tangents.slopes = options.slopes;
+    tangents.table = options.table;
+    tangents.sinks = options.sinks;
+    const AttentionState state = attention_forward(q_.view(), k_.view(), v_.view(), options, out_.mutable_view());
+    return peak_growth([&] {
+      attention_jvp(q_.view(), k_.view(), v_.view(), options, state, tangents, d_q_.mutable_view(), {});
+      attention_second_order(q_.view(), k_.view(), v_.view(), options, state, d_out_.view(),
+                             {.q = tangents.q, .k = tangents.k, .v = tangents.v, .bias = options.bias},
+                             {.q = first.q, .k = first.k, .v = first.v, .bias = first.bias});
+    });
+  }
+
   static std::vector<std::string> options() {
     return {"none",  "softcap", "bias_rows", "bias_columns", "slopes",   "table",   "causal", "window",
             "sinks", "lengths", "mask",      "block_mask",   "segments", "dropout", "scale"};
@@ -130,7 +149,21 @@ void expect_little_memory(int64_t heads, int64_t width, DType dtype) {
   }
 }
 
+void expect_little_memory_of_derivatives(int64_t heads, int64_t width, DType dtype) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory would be measured";
+  LongProblem problem(heads, width, dtype);
+  for (const std::string& option : LongProblem::options()) {
+    const int64_t growth = problem.growth_of_derivatives(option);
+    std::printf("%-13s %5.1f MiB\n", option.c_str(), static_cast<double>(growth) / static_cast<double>(kMiB));
+    EXPECT_LE(growth, 64 * kMiB) << option;
+  }
+}
+
 TEST(memory, each_option_at_16384_keys) { expect_little_memory(1, 16, DType::f32); }
+TEST(LongMemory, derivatives_with_each_option_at_16384_keys) { expect_little_memory_of_derivatives(1, 16, DType::f32); }
+TEST(LongMemory, derivatives_with_each_option_at_16384_keys_eight_heads) {
+  expect_little_memory_of_derivatives(8, 64, DType::f32);
+}
 TEST(LongMemory, each_option_at_16384_keys_eight_heads) { expect_little_memory(8, 64, DType::f32); }
 TEST(LongMemory, each_option_at_16384_keys_eight_heads_bf16) { expect_little_memory(8, 64, DType::bf16); }
 

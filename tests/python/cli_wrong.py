@@ -26,6 +26,7 @@ class Wrong:
 ATTEND = "attend in.safetensors -o out.safetensors "
 GRAD = "grad in.safetensors -o out.safetensors "
 JVP = "jvp in.safetensors -o out.safetensors "
+SECOND = "second in.safetensors -o out.safetensors "
 PROBE = "probe in.safetensors -o out.safetensors "
 
 
@@ -317,6 +318,9 @@ TENSORS = {
     "t_bias_alone": call(JVP, "t_bias came without bias", setting(t_bias=zeros(1, 1, 5, 7))),
     "t_table_alone": call(JVP, "t_table came without table", setting(t_table=zeros(4, 8))),
     "t_scale_shape": call(JVP, "t_scale must be [1]", setting(t_scale=zeros(2))),
+    "no_d_out_for_second": call(SECOND, "in.safetensors: expected a tensor named d_out", setting(d_out=None)),
+    "c_v_shape": call(SECOND, "c_v must be [2, 2, 7, 6], got [2, 2, 7, 8]", setting(c_v=zeros(2, 2, 7, 8))),
+    "c_bias_alone": call(SECOND, "c_bias came without bias", setting(c_bias=zeros(1, 1, 5, 7))),
     "d_lse_shape": call(GRAD, "d_lse", setting(d_lse=zeros(2, 4, 7))),
     "out_too_large": call(ATTEND, "memory", setting(q=zeros(1, 1, 2**40, 0), k=zeros(1, 1, 0, 0), v=zeros(1, 1, 0, 2**18)), code=1),
     "out_overflows": call(ATTEND, "64 bits", setting(q=zeros(1, 1, 2**40, 0), k=zeros(1, 1, 0, 0), v=zeros(1, 1, 0, 2**40))),

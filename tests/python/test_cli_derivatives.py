@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv jvp against differences of the formula in NumPy f64: every option."""
+"""qkv jvp and qkv second against differences of the formula in NumPy f64: every option."""
 
 import numpy as np
 import pytest
@@ -81,3 +81,45 @@ def test_jvp_of_every_dtype_keeps_the_promise(qkv, tmp_path, dtype):
     for name in ("out", "lse", "t_out", "t_lse"):
         assert f"        {name} " in text
     assert read(tmp_path / "out.safetensors")["t_out"].dtype == TYPES[dtype]
+
+
+DOUBLE = ("q", "k", "v", "bias")
+
+
+def pulled(tensors, cotangents, options):
+    """<cotangents, gradients> by the formula."""
+    gradients = evaluate(tensors, upstream=True, **options)
+    return sum((gradients["d_" + name] * cotangents["c_" + name]).sum() for name in DOUBLE if name in tensors)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_second(qkv, tmp_path, name):
+    case = CASES[name]
+    tensors = problem_of(case)
+    cotangents = directions(tensors, "c_", DOUBLE)
+    write(tmp_path / "in.safetensors", {**tensors, **cotangents})
+    qkv("second", "in.safetensors", *case.arguments, "-o", "out.safetensors")
+    got = read(tmp_path / "out.safetensors")
+    assert sorted(got) == sorted(["g_d_out", *("g_" + name for name in DOUBLE if name in tensors)])
+    along = directions(tensors, "", (*DOUBLE, "d_out"), seed=8)
+
+    def at(step):
+        return pulled({name: array + step * along[name] if name in along else array for name, array in tensors.items()},
+                      cotangents, case.options)
+
+    near, far = (at(STEP) - at(-STEP)) / (2 * STEP), (at(2 * STEP) - at(-2 * STEP)) / (4 * STEP)
+    derivative = sum((got["g_" + name] * along[name])[np.isfinite(tensors[name])].sum() for name in along)
+    assert abs(derivative - near) <= 2 * abs(far - near) + 1e-6 * (1 + abs(near))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_second_of_every_dtype_keeps_the_promise(qkv, tmp_path, dtype):
+    case = CASES["together"]
+    tensors = case.build(dtype)
+    rng = np.random.default_rng(5)
+    cotangents = {"c_" + name: rng.standard_normal(tensors[name].shape).astype(tensors[name].dtype) for name in DOUBLE}
+    write(tmp_path / "in.safetensors", {**tensors, **cotangents})
+    text = qkv("second", "in.safetensors", *case.arguments, "--check", "-o", "out.safetensors").stdout
+    for name in ("g_q", "g_k", "g_v", "g_bias", "g_d_out"):
+        assert f"        {name} " in text
+    assert read(tmp_path / "out.safetensors")["g_q"].dtype == TYPES[dtype]
