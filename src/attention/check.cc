@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "attention/check_view.h"
+#include "attention/key_value_storage.h"
 #include "qkv/support/error.h"
 
 namespace qkv {
@@ -301,7 +302,56 @@ void read_masks(Problem& problem, const AttentionOptions& options, int rank) {
   read_block_mask(problem, options, rank);
 }
 
+/// What needs the sequences.
+void read_options(Problem& problem, const AttentionOptions& options, int rank) {
+  read_offsets(problem, options);
+  read_bias_terms(problem, options, rank);
+  read_table(problem, options);
+  read_masks(problem, options, rank);
+}
+
+/// Sizes and the operand of q against those of a cache; keys of a problem are those of its longest sequence.
+void read_cached_tensors(Problem& problem, const TensorView& q, const KeyValueCache& cache) {
+  check_memory(q, "q");
+  require(q.dtype() == cache.dtype(), "attention: q is ", name(q.dtype()), ", the cache ", name(cache.dtype()));
+  require(q.rank() == 3 || q.rank() == 4, "attention: q must have 3 or 4 axes with a cache, got ", q.shape());
+  const int64_t batch = q.rank() == 4 ? q.size(0) : 1;
+  same("the cache", cache.sequences(), "sequences ", "q", batch);
+  const int head_axis = q.rank() - 3;
+  problem.B = batch;
+  problem.H = q.size(head_axis);
+  problem.Hkv = cache.kv_heads();
+  problem.Tq = q.size(head_axis + 1);
+  problem.Tk = cache.longest();
+  problem.D = q.size(head_axis + 2);
+  problem.Dv = cache.Dv();
+  require(problem.D == cache.D(), "attention: the cache has width ", cache.D(), ", q has ", problem.D);
+  require(problem.H == 0 || problem.Hkv > 0, "attention: the cache has 0 heads, q has ", problem.H);
+  require(problem.Hkv == 0 || problem.H % problem.Hkv == 0, "attention: q has ", problem.H,
+          " heads, which is no multiple of the ", problem.Hkv, " of the cache");
+  require(cache.storage().set == &kernels(), "attention: the cache was made for ", cache.storage().set->name,
+          ", in use is ", kernels().name);
+  problem.dtype = q.dtype();
+  problem.q = make_operand(q);
+  problem.cache = &cache.storage();
+}
+
 }  // namespace
+
+Problem check_cached_problem(const TensorView& q, const KeyValueCache& cache, const AttentionOptions& options) {
+  require(!options.query_starts && !options.key_starts, "attention: packed sequences came with a cache");
+  Problem problem;
+  read_cached_tensors(problem, q, cache);
+  check_result_sizes(problem);
+  check_numbers(problem, options);
+  make_sequences(problem, options);
+  for (int64_t b = 0; b < problem.B; ++b) {
+    Sequence& sequence = problem.sequences[static_cast<size_t>(b)];
+    sequence.Tk = sequence.key_length = cache.length(b);
+  }
+  read_options(problem, options, q.rank());
+  return problem;
+}
 
 Problem check_problem(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options) {
   Problem problem;
@@ -312,10 +362,7 @@ Problem check_problem(const TensorView& q, const TensorView& k, const TensorView
   check_numbers(problem, options);
   if (problem.packed) check_packed(options, problem.Tq, problem.Tk);
   make_sequences(problem, options);
-  read_offsets(problem, options);
-  read_bias_terms(problem, options, q.rank());
-  read_table(problem, options);
-  read_masks(problem, options, q.rank());
+  read_options(problem, options, q.rank());
   return problem;
 }
 

@@ -9,6 +9,8 @@ namespace qkv {
 
 /// The only place of the room that throws for a wrong call. Messages start with "attention: ".
 Problem check_problem(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options);
+/// The same with keys and values of a cache: each sequence has its own Tk.
+Problem check_cached_problem(const TensorView& q, const KeyValueCache& cache, const AttentionOptions& options);
 
 /// A tensor with the axes of q (last one of the given width) in the problem's dtype: out, d_out, d_q, tangents.
 /// For k and v likewise with `keys` true. Returns it as an operand over (b, h, row, column).

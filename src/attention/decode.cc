@@ -20,6 +20,7 @@
 #include "attention/dropout.h"
 #include "attention/group_tile.h"
 #include "attention/key_cache.h"
+#include "attention/key_value_storage.h"
 #include "attention/mask.h"
 #include "attention/score_tile.h"
 #include "attention/tiling.h"
@@ -145,7 +146,7 @@ class HeadWorker {
 
  private:
   bool reads_stored(const TileRange& range) const {
-    const bool contiguous = problem_.k.stride[3] == 1 && problem_.v.stride[3] == 1;
+    const bool contiguous = problem_.cache != nullptr || (problem_.k.stride[3] == 1 && problem_.v.stride[3] == 1);
     return contiguous && range.rows * problem_.group() <= kStoredRows;
   }
 
@@ -183,11 +184,17 @@ class HeadWorker {
   bool stored_tile(const TileRange& range, int64_t hkv, int64_t index) {
     const TileCover<T> cover = group_planner_.plan(range, problem_.group());
     if (cover.empty()) return false;
-    const int64_t row = problem_.sequence(range.b).k_begin + range.first_key;
     DecodeTile<T> tile{};
     tile.block = forward_tile(range, cover, 0, problem_.group());
-    tile.keys = stored_rows(problem_.k, range.b, hkv, row, range.keys, problem_.D);
-    tile.values = stored_rows(problem_.v, range.b, hkv, row, range.keys, problem_.Dv);
+    if (problem_.cache != nullptr) {
+      const KeyValueBlock& block = problem_.cache->block(range.b, index);
+      tile.panels = problem_.cache->panels(block, hkv);
+      tile.values = problem_.cache->value_rows(block, hkv, range.keys);
+    } else {
+      const int64_t row = problem_.sequence(range.b).k_begin + range.first_key;
+      tile.keys = stored_rows(problem_.k, range.b, hkv, row, range.keys, problem_.D);
+      tile.values = stored_rows(problem_.v, range.b, hkv, row, range.keys, problem_.Dv);
+    }
     if (!kernels_.decode_block(tile)) forward_packed(tile.block, range, hkv, index);
     return true;
   }

@@ -185,6 +185,19 @@ void attention_forward(const TensorView& q, const TensorView& k, const TensorVie
   }
 }
 
+void attention_forward(const TensorView& q, const KeyValueCache& cache, const AttentionOptions& options,
+                       const MutableTensorView& out, const MutableTensorView& lse) {
+  const Problem problem = check_cached_problem(q, cache, options);
+  const Operand out_operand = check_like(problem, out, "out", Rows::queries, problem.H, problem.Dv, q.rank());
+  const Operand lse_operand = lse ? check_per_row(problem, lse, "lse", q.rank()) : Operand{};
+  check_overlap({{"q", q}}, options, {{"out", out}, {"lse", lse}});
+  if (problem.is_f64()) {
+    run_forward<double>(problem, {.out = out_operand, .lse = lse_operand});
+  } else {
+    run_forward<float>(problem, {.out = out_operand, .lse = lse_operand});
+  }
+}
+
 AttentionState attention_forward(const TensorView& q, const TensorView& k, const TensorView& v,
                                  const AttentionOptions& options, const MutableTensorView& out) {
   const Problem problem = check_problem(q, k, v, options);

@@ -64,7 +64,10 @@ TileCover<T> GroupPlanner<T>::plan(const TileRange& tile, int64_t heads) {
   }
   all.visible = is_full ? nullptr : bits_.get();
   all.visible_stride = words_;
-  if (differs) all.shared_begin = all.shared_end = 0;
+  if (differs) {
+    all.shared_begin = all.shared_end = 0;
+    all.blank_words = 0;  // those of one head are not the others'
+  }
   all.terms = terms_.get();
   all.terms_stride = words_ * kWordBits;
   return all;

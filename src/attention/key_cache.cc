@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "attention/key_value_storage.h"
+
 namespace qkv {
 namespace {
 
@@ -62,12 +64,24 @@ void KeyCache<T>::pack(Slot& slot, int64_t slot_number) {
   const int64_t keys = std::min(block_keys_, sequence.Tk - first);
   const int64_t row = sequence.k_begin + first;
   T* packed_keys = memory_.get() + slot_number * slot_elements_;
-  kernels_.pack_panels(stored_rows(problem_.k, slot.b, slot.hkv, row, keys, problem_.D), packed_keys);
-  slot.packed.keys = packed_keys;
-  if (!need_values_) return;
   T* values = packed_keys + round_up(keys, kernels_.panel_width) * problem_.D;
+  StoredRows stored;
+  slot.packed.keys = packed_keys;
+  if (problem_.cache != nullptr) {
+    const KeyValueBlock& block = problem_.cache->block(slot.b, slot.index);
+    const StoredPanels panels = problem_.cache->panels(block, slot.hkv);
+    if (panels.dtype == DTypeOf<T>::value) {
+      slot.packed.keys = static_cast<const T*>(panels.data);
+    } else {
+      kernels_.widen_panels(panels, keys, packed_keys);
+    }
+    stored = problem_.cache->value_rows(block, slot.hkv, keys);
+  } else {
+    kernels_.pack_panels(stored_rows(problem_.k, slot.b, slot.hkv, row, keys, problem_.D), packed_keys);
+    stored = stored_rows(problem_.v, slot.b, slot.hkv, row, keys, problem_.Dv);
+  }
+  if (!need_values_) return;
   int64_t* found = nonfinite_rows_.get() + slot_number * block_keys_;
-  const StoredRows stored = stored_rows(problem_.v, slot.b, slot.hkv, row, keys, problem_.Dv);
   slot.packed.nonfinite = {stored, found, kernels_.pack_rows(stored, values, value_stride_, found)};
   slot.packed.values = values;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "qkv/attention/attention.h"
+#include "qkv/attention/key_value_cache.h"
 
 namespace qkv {
 
@@ -43,6 +44,7 @@ struct Problem {
   DType dtype = DType::f32;
   std::vector<Sequence> sequences;  ///< one per batch entry
 
+  const KeyValueCache::Storage* cache = nullptr;  ///< where keys and values are; then k and v are absent
   Operand q, k, v;  ///< (b, h, row, column); b's stride is 0 when packed and rows count through all sequences
   double scale = 1;
   double softcap = 0;

@@ -19,19 +19,13 @@
 
 #include "kernels/attention_forward-inl.h"
 #include "kernels/pack-inl.h"
+#include "kernels/panels-inl.h"
 #include "kernels/stored-inl.h"
 #include "kernels/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
-
-/// Rows that share a transposed square: it takes 16 of 32 registers, or 4 to 8 of 16.
-#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM
-constexpr int kSquareRows = 8;
-#else
-constexpr int kSquareRows = 4;
-#endif
 
 /// Lines are asked for this many bytes of rows before they are used, and go to L2: measured on Zen 4, asking L1 reaches
 /// half of the bandwidth (it has few outstanding misses), asking nobody a third.
@@ -125,27 +119,6 @@ HWY_INLINE void ScoresOfSquares(const ScoreTile<T>& tile, int64_t r0, int64_t c,
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) hn::StoreU(sum[r], d, tile.scores + (r0 + r) * tile.scores_stride + c);
-}
-
-/// Calls f.template operator()<R>(r0) for runs of R rows that cover [0, rows), each at most kSquareRows.
-template <int R, class F>
-HWY_INLINE void CallWithRows(int64_t rows, int64_t r0, const F& f) {
-  if constexpr (R == 1) {
-    f.template operator()<1>(r0);
-  } else if (rows == R) {
-    f.template operator()<R>(r0);
-  } else {
-    CallWithRows<R - 1>(rows, r0, f);
-  }
-}
-template <class F>
-HWY_INLINE void ForRowRuns(int64_t rows, const F& f) {
-  for (int64_t r0 = 0; r0 < rows;) {
-    const int64_t runs = (rows - r0 + kSquareRows - 1) / kSquareRows;
-    const int64_t run = (rows - r0 + runs - 1) / runs;
-    CallWithRows<kSquareRows>(run, r0, f);
-    r0 += run;
-  }
 }
 
 template <class Stored, class T>
@@ -287,7 +260,11 @@ template <class Stored, class T>
 HWY_INLINE bool DecodeStored(const DecodeTile<T>& tile) {
   const ForwardTile<T>& block = tile.block;
   ForwardRows<T> rows;
-  ScoresOfStored<Stored, T>(block.score, tile.keys);
+  if (tile.panels.data != nullptr) {
+    ScoresOfPanels<Stored, T>(block.score, tile.panels);
+  } else {
+    ScoresOfStored<Stored, T>(block.score, tile.keys);
+  }
   ScoresOfTileRows<true>(block.score, rows.lanes, rows.smallest_lanes, rows.spans);
   WeightsOfTile(block.score, block.dropout, rows);
   ClearOutside(block.score, rows.spans);
@@ -303,8 +280,8 @@ HWY_INLINE bool DecodeStored(const DecodeTile<T>& tile) {
 template <class T>
 bool DecodeBlock(const DecodeTile<T>& tile) {
   if constexpr (sizeof(T) == sizeof(float)) {
-    if (tile.keys.dtype == DType::bf16) return DecodeStored<StoredBFloat16, T>(tile);
-    if (tile.keys.dtype == DType::f16) return DecodeStored<StoredFloat16, T>(tile);
+    if (tile.values.dtype == DType::bf16) return DecodeStored<StoredBFloat16, T>(tile);
+    if (tile.values.dtype == DType::f16) return DecodeStored<StoredFloat16, T>(tile);
   }
   return DecodeStored<StoredWhole<T>, T>(tile);
 }

@@ -11,6 +11,7 @@
 #include "kernels/attention_decode-inl.h"
 #include "kernels/attention_forward-inl.h"
 #include "kernels/pack-inl.h"
+#include "kernels/panels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
@@ -46,6 +47,7 @@ constexpr AttentionKernels<T> MakeAttentionKernels() {
       .panel_width = kPanel<T>,
       .pack_rows = PackRows<T>,
       .pack_panels = PackPanels<T>,
+      .widen_panels = WidenPanels<T>,
       .nonzero_bits = NonzeroBits,
       .equal_bits = EqualBits,
       .shown_bits = ShownBits<T>,

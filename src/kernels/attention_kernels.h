@@ -109,12 +109,22 @@ struct Triples {
   int64_t stride;
 };
 
-/// Few rows against one key block, its keys and values read where and as they are stored: columns one element apart.
-/// `block.score.keys`, `block.v` and `block.v_nonfinite` are not used; m, l and out are written.
+/// Panels of keys in words of the compute type's size, or of 32 bits: [panel][words][panel_width]. A word holds an
+/// element, of bf16 and f16 two consecutive ones of a key, the first in its lower half.
+struct StoredPanels {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  int64_t columns = 0;  ///< elements of a key
+};
+
+/// Few rows against one key block, its keys and values read where and as they are stored: rows whose columns are one
+/// element apart, keys from `panels` instead where there are some. `block.score.keys`, `block.v` and
+/// `block.v_nonfinite` are not used; m, l and out are written.
 template <class T>
 struct DecodeTile {
   ForwardTile<T> block;
   StoredRows keys;
+  StoredPanels panels;
   StoredRows values;
 };
 
@@ -168,6 +178,8 @@ struct AttentionKernels {
   int64_t (*pack_rows)(const StoredRows& rows, T* out, int64_t out_stride, int64_t* found);
   /// Rows to panels [panel][columns][panel_width], the last one padded with zeros.
   void (*pack_panels)(const StoredRows& rows, T* out);
+  /// Panels of `keys` keys to those of T.
+  void (*widen_panels)(const StoredPanels& panels, int64_t keys, T* out);
   // Bits of n columns, in whole words; those from n on are 0.
   void (*nonzero_bits)(const uint8_t* bytes, int64_t n, uint64_t* bits);
   void (*equal_bits)(const int64_t* ids, int64_t id, int64_t n, uint64_t* bits);
