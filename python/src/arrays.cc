@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "qkv/support/error.h"
 
@@ -101,7 +102,47 @@ const nb::object& numpy_dtype(DType dtype) {
   return (*dtypes)[static_cast<size_t>(dtype)];
 }
 
+/// What a tensor of PyTorch is, once learn_torch() has been called. Lives as long as the interpreter.
+struct Torch {
+  nb::object tensor;
+  std::vector<std::pair<nb::object, DType>> dtypes;
+};
+const Torch* torch_types = nullptr;
+
+Dims dims_of(nb::handle sizes, const char* name) {
+  const Py_ssize_t rank = PyTuple_Size(sizes.ptr());
+  check_rank(rank, name);
+  Dims dims;
+  for (Py_ssize_t axis = 0; axis < rank; ++axis) dims.push_back(PyLong_AsLongLong(PyTuple_GetItem(sizes.ptr(), axis)));
+  return dims;
+}
+
+/// Nothing for what is not a tensor of PyTorch.
+std::optional<TensorView> torch_view(nb::handle array, const char* name) {
+  if (torch_types == nullptr || !nb::isinstance(array, torch_types->tensor)) return std::nullopt;
+  if (!nb::cast<bool>(array.attr("is_cpu"))) type_error(name, ": expected a tensor in CPU memory");
+  const nb::object dtype = array.attr("dtype");
+  for (const auto& [object, known] : torch_types->dtypes) {
+    if (!dtype.is(object)) continue;
+    const auto address = nb::cast<uintptr_t>(array.attr("data_ptr")());
+    return TensorView(known, reinterpret_cast<const void*>(address), dims_of(array.attr("shape"), name),
+                      dims_of(array.attr("stride")(), name));
+  }
+  type_error(name, ": expected float64, float32, float16, bfloat16, bool, uint8, int32 or int64, got ",
+             nb::cast<std::string>(nb::str(dtype)));
+}
+
 }  // namespace
+
+void learn_torch(nb::handle torch) {
+  if (torch_types != nullptr) return;
+  auto* types = new Torch{torch.attr("Tensor"), {}};
+  const std::pair<const char*, DType> names[] = {
+      {"float32", DType::f32},  {"float64", DType::f64}, {"bfloat16", DType::bf16}, {"float16", DType::f16},
+      {"bool", DType::boolean}, {"uint8", DType::u8},    {"int64", DType::i64},     {"int32", DType::i32}};
+  for (const auto& [torch_name, dtype] : names) types->dtypes.emplace_back(torch.attr(torch_name), dtype);
+  torch_types = types;
+}
 
 Inputs::~Inputs() {
   for (Py_buffer& buffer : buffers_) PyBuffer_Release(&buffer);
@@ -162,12 +203,20 @@ TensorView Inputs::dlpack_view(nb::handle array, const char* name) {
 }
 
 TensorView Inputs::view(nb::handle array, const char* name) {
+  if (const std::optional<TensorView> view = torch_view(array, name)) return *view;
   if (add_buffer(array)) return buffer_view(name, false);
   if (is_bfloat16_array(array) && PyObject_CheckBuffer(array.ptr()) != 0) {
     kept_.push_back(array.attr("view")("uint16"));
     if (add_buffer(kept_.back())) return buffer_view(name, true);
   }
   return dlpack_view(array, name);
+}
+
+MutableTensorView Inputs::mutable_view(nb::handle array, const char* name) {
+  const size_t buffers = buffers_.size();
+  const TensorView result = view(array, name);
+  if (buffers_.size() > buffers && buffers_.back().readonly != 0) fail(name, ": expected memory that may be written");
+  return {result.dtype(), const_cast<void*>(result.data()), result.shape(), result.strides()};
 }
 
 TensorView Inputs::numbers(nb::handle array, const char* name, const char* dtype) {

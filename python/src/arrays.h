@@ -30,7 +30,9 @@ class Inputs {
   TensorView optional_view(nb::handle array, const char* name) {
     return array.is_none() ? TensorView() : view(array, name);
   }
-  /// The same, where a list or tuple of numbers will do: it becomes an array of `dtype`, a name of NumPy's.
+  /// A view to write results through; refuses read-only memory.
+  MutableTensorView mutable_view(nb::handle array, const char* name);
+  /// The same as view(), where a list or tuple of numbers will do: it becomes an array of `dtype`, a name of NumPy's.
   TensorView numbers(nb::handle array, const char* name, const char* dtype);
 
  private:
@@ -42,6 +44,9 @@ class Inputs {
   std::vector<nb::ndarray<nb::ro>> tensors_;
   std::vector<nb::object> kept_;
 };
+
+/// Learns the types of the module torch, whose tensors are then viewed directly: it costs a tenth of what DLPack does.
+void learn_torch(nb::handle torch);
 
 /// A new NumPy array, to be written through `view` and then returned.
 struct Output {

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "cli/program.h"
+#include "python/src/arrays.h"
 #include "python/src/attention.h"
+#include "python/src/in_place.h"
 #include "qkv/kernels/targets.h"
 #include "qkv/support/error.h"
 #include "qkv/support/parallel.h"
@@ -46,6 +48,8 @@ NB_MODULE(_core, module) {
   using namespace qkv;
   nb::register_exception_translator(python::translate);
   python::add_attention(module);
+  python::add_in_place(module);
+  module.def("learn_torch", &python::learn_torch, nb::arg("torch"));
   module.def(
       "version", [] { return std::string(version()); }, "Of the library.");
   module.def("targets", &supported_targets, "Instruction sets that this machine can run, best first.");
