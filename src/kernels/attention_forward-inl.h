@@ -123,35 +123,24 @@ HWY_INLINE void WeightsOfTile(const ScoreTile<T, E>& score, const TileDropout<T>
   ReduceRows<SumOf>(rows.lanes, score.rows, rows.block_l);
 }
 
-/// What a row's O is multiplied by in the end: 0 where no key is visible.
-template <class T>
-HWY_INLINE T InverseOf(T l) {
-  return l == 0 ? T{0} : 1 / l;
-}
-
-/// What becomes of the sums of a row of outputs: merged with the row's, and divided by l where nothing follows.
+/// What becomes of the sums of a row of outputs: merged with the row's.
 template <class T>
 struct StoreOutputs {
   const MergeFactors<T>& factors;
   int64_t row;  ///< of the tile, that is row 0 of the product
   T* out;       ///< of the tile's row 0
   int64_t out_stride;
-  const T* l;
   bool first;
-  bool divide;
 
   template <int V>
   HWY_INLINE void operator()(int64_t r, int64_t vector, const Vector<T> (&sum)[V]) const {
     const Tag<T> d;
     const int64_t n = row + r;
     T* HWY_RESTRICT to = out + n * out_stride + vector * kLanes<T>;
-    const auto inverse = hn::Set(d, divide ? InverseOf(l[n]) : T{1});
 #pragma GCC unroll 16
     for (int v = 0; v < V; ++v) {
       auto x = sum[v];
       if (!first) x = MergeOutput(hn::LoadU(d, to + v * kLanes<T>), x, factors.old[n], factors.block[n]);
-      // Adding 0 makes -0 a 0, as where rows are finished by themselves.
-      if (divide) x = hn::Add(hn::Mul(x, inverse), hn::Zero(d));
       hn::StoreU(x, d, to + v * kLanes<T>);
     }
   }
@@ -175,7 +164,7 @@ HWY_INLINE void OutputsOfTile(const ForwardTile<T, E>& tile, const ForwardRows<T
         .c_row = tile.v_stride,
         .steps = span.end - span.begin,
     };
-    const StoreOutputs<T> store = {all.factors, r, tile.out, tile.out_stride, tile.l, tile.first, tile.divide};
+    const StoreOutputs<T> store = {all.factors, r, tile.out, tile.out_stride, tile.first};
     if (HWY_LIKELY(tile.v_nonfinite.count == 0)) {
       ProductOfRows(product, rows, vectors, store);
       continue;

@@ -92,7 +92,6 @@ struct ForwardTile {
   NonFiniteRows v_nonfinite;
   TileDropout<T> dropout;
   bool first;    ///< the rows have met no block: m, l and out are written, not read
-  bool divide;   ///< this block is all the rows see: out becomes O / l
   T* block_out;  ///< scratch [kForwardTileRows, v_stride]
   T* m;          ///< [rows]
   T* l;          ///< [rows]
