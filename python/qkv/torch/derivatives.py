@@ -20,10 +20,6 @@ class Call(NamedTuple):
     options: str
 
 
-def refuse():
-    raise RuntimeError("attention: expected a first derivative, got the derivative of one")
-
-
 def loop(function, info, in_dims, arguments):
     """vmap by calling once per entry: the operation has no axis of its own for it."""
 
@@ -79,7 +75,19 @@ class Attention(torch.autograd.Function):
         return loop(Attention, info, in_dims, arguments)
 
 
-class Backward(torch.autograd.Function):
+class LastDerivative(torch.autograd.Function):
+    """What has no derivative of its own."""
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise RuntimeError("attention: expected a first derivative, got the derivative of one")
+
+
+class Backward(LastDerivative):
     """(call, wanted, d_out, d_lse, out, row_max, row_sum, inputs..., extra...) to the wanted gradients."""
 
     @staticmethod
@@ -88,19 +96,11 @@ class Backward(torch.autograd.Function):
                                             d_lse, list(wanted)))
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, *_):
-        refuse()
-
-    @staticmethod
     def vmap(info, in_dims, *arguments):
         return loop(Backward, info, in_dims, arguments)
 
 
-class Jvp(torch.autograd.Function):
+class Jvp(LastDerivative):
     """(call, places, out, row_max, row_sum, tangents..., inputs..., extra...) to (t_out, t_lse)."""
 
     @staticmethod
@@ -108,14 +108,6 @@ class Jvp(torch.autograd.Function):
         tangents, tensors = tensors[:len(places)], tensors[len(places):]
         return tuple(torch.ops.qkv.jvp(*tensors[:N], list(tensors[N:]), call.options, out, row_max, row_sum,
                                        [tangent.contiguous() for tangent in tangents], list(places)))
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, *_):
-        refuse()
 
     @staticmethod
     def vmap(info, in_dims, *arguments):
