@@ -231,6 +231,8 @@ struct MatmulKernels;  // kernels/matmul_kernels.h
 struct MatmulPairKernels;
 template <class T>
 struct DerivativeKernels;  // kernels/derivative_kernels.h
+template <class T>
+struct LayerKernels;  // kernels/layer_kernels.h
 
 /// The kernels of one instruction set.
 struct KernelSet {
@@ -244,6 +246,8 @@ struct KernelSet {
   const MatmulPairKernels* matmul_bf16 = nullptr;  ///< null: no bf16 dot products
   const DerivativeKernels<float>* derivatives_f32 = nullptr;
   const DerivativeKernels<double>* derivatives_f64 = nullptr;
+  const LayerKernels<float>* layers_f32 = nullptr;
+  const LayerKernels<double>* layers_f64 = nullptr;
   template <class T>
   const AttentionKernels<T>& attention() const {
     if constexpr (sizeof(T) == sizeof(float)) {
@@ -266,6 +270,14 @@ struct KernelSet {
       return *derivatives_f32;
     } else {
       return *derivatives_f64;
+    }
+  }
+  template <class T>
+  const LayerKernels<T>& layers() const {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return *layers_f32;
+    } else {
+      return *layers_f64;
     }
   }
 };

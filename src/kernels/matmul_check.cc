@@ -36,26 +36,31 @@ void check_operand(const TensorView& view, const char* name, const Dims& shape, 
   check_dtype(view, name, a);
 }
 
-bool is_same(const TensorView& x, const TensorView& y) {
-  return x.data() == y.data() && x.dtype() == y.dtype() && x.strides() == y.strides();
-}
-
 }  // namespace
+
+void check_floating(const TensorView& view, const char* operation, const char* name) {
+  require(static_cast<bool>(view), operation, ": ", name, " is needed, none came");
+  require(is_floating(view.dtype()), operation, ": ", name, " should be f64, f32, bf16 or f16, got ",
+          qkv::name(view.dtype()));
+  bool is_empty = false;
+  for (const int64_t size : view.shape()) {
+    require(size >= 0, operation, ": ", name, " has a negative size, ", view.shape());
+    is_empty = is_empty || size == 0;
+  }
+  require(fits(view), operation, ": ", name, " does not fit 64 bits, ", view.shape());
+  require(is_empty || view.data() != nullptr, operation, ": ", name, " has no memory");
+  require(is_empty || reinterpret_cast<uintptr_t>(view.data()) % static_cast<uintptr_t>(size_of(view.dtype())) == 0,
+          operation, ": ", name, " is not aligned to its elements");
+}
 
 void check_matrix(const TensorView& view, const char* name, int rank) {
   require(static_cast<bool>(view), "matmul: ", name, " is needed, none came");
   require(view.rank() == rank, "matmul: ", name, " should have ", rank, " axes, got ", view.shape());
-  require(is_floating(view.dtype()), "matmul: ", name, " should be f64, f32, bf16 or f16, got ",
-          qkv::name(view.dtype()));
-  bool is_empty = false;
-  for (const int64_t size : view.shape()) {
-    require(size >= 0, "matmul: ", name, " has a negative size, ", view.shape());
-    is_empty = is_empty || size == 0;
-  }
-  require(fits(view), "matmul: ", name, " does not fit 64 bits, ", view.shape());
-  require(is_empty || view.data() != nullptr, "matmul: ", name, " has no memory");
-  require(is_empty || reinterpret_cast<uintptr_t>(view.data()) % static_cast<uintptr_t>(size_of(view.dtype())) == 0,
-          "matmul: ", name, " is not aligned to its elements");
+  check_floating(view, "matmul", name);
+}
+
+bool is_same_view(const TensorView& x, const TensorView& y) {
+  return x.data() == y.data() && x.dtype() == y.dtype() && x.shape() == y.shape() && x.strides() == y.strides();
 }
 
 StoredRows stored_rows(const TensorView& view) {
@@ -81,7 +86,7 @@ void check_matmul(const TensorView& a, const TensorView& b, const Dims& b_shape,
   require(!overlap(c, b), "matmul: c overlaps b");
   require(!overlap(c, options.bias), "matmul: c overlaps bias");
   require(!overlap(c, options.gate), "matmul: c overlaps gate");
-  require(is_same(c, options.residual) || !overlap(c, options.residual), "matmul: c overlaps residual");
+  require(is_same_view(c, options.residual) || !overlap(c, options.residual), "matmul: c overlaps residual");
 }
 
 }  // namespace qkv

@@ -6,8 +6,14 @@
 
 namespace qkv {
 
-/// Floating dtype, this rank, sizes and strides whose bytes fit 62 bits, memory where there are elements.
+/// Floating dtype, sizes and strides whose bytes fit 62 bits, memory where there are elements.
+void check_floating(const TensorView& view, const char* operation, const char* name);
+
+/// The same for an operand of matmul, with this rank.
 void check_matrix(const TensorView& view, const char* name, int rank);
+
+/// The same elements in the same places.
+bool is_same_view(const TensorView& x, const TensorView& y);
 
 /// A rank-2 view, or a rank-1 view as one row, for kernels.
 StoredRows stored_rows(const TensorView& view);

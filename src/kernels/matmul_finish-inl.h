@@ -7,68 +7,13 @@
 #define QKV_MATMUL_FINISH_INL_H_
 #endif
 
-#include <cstring>
-#include <type_traits>
-
 #include "kernels/activation-inl.h"
 #include "kernels/matmul_kernels.h"
-#include "kernels/matmul_stage-inl.h"
+#include "kernels/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
-
-/// f32 to bf16 in the low half of each lane, to nearest even; NaN stays a quiet NaN.
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<Tag<float>>> RoundToBFloat16(Vector<float> x) {
-  const hn::RebindToUnsigned<Tag<float>> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFFu))));
-  const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40u));
-  const auto is_nan = hn::Gt(hn::And(bits, hn::Set(du, 0x7FFFFFFFu)), hn::Set(du, 0x7F800000u));
-  return hn::IfThenElse(is_nan, quiet, rounded);
-}
-
-/// `columns` values of one row of C, whole vectors of them in `values`.
-template <class T>
-HWY_INLINE void StoreRow(const T* HWY_RESTRICT values, int64_t columns, const MatmulFinish<T>& f, void* row) {
-  if (f.c_column == 1 && f.c_dtype == DTypeOf<T>::value) {
-    std::memcpy(row, values, static_cast<size_t>(columns) * sizeof(T));
-    return;
-  }
-  if constexpr (std::is_same_v<T, float>) {
-    if (f.c_column == 1 && f.c_dtype == DType::bf16) {
-      const hn::RebindToSigned<Tag<float>> di;
-      const hn::Rebind<uint16_t, Tag<float>> dh;
-      constexpr int64_t N = kLanes<float>;
-      for (int64_t c = 0; c < columns; c += N) {
-        HWY_ALIGN uint16_t narrow[N];
-        const auto words = hn::BitCast(di, RoundToBFloat16(hn::LoadU(Tag<float>(), values + c)));
-        hn::StoreU(hn::DemoteTo(dh, words), dh, narrow);
-        std::memcpy(static_cast<uint16_t*>(row) + c, narrow,
-                    static_cast<size_t>(std::min(N, columns - c)) * sizeof(uint16_t));
-      }
-      return;
-    }
-  }
-  const int64_t size = size_of(f.c_dtype) * f.c_column;
-  for (int64_t c = 0; c < columns; ++c) store_as<T>(f.c_dtype, static_cast<char*>(row) + c * size, values[c]);
-}
-
-/// Columns [0, padded) of one row of an operand: where it lies, or in `buffer`.
-template <class T>
-HWY_INLINE const T* RowOf(const StoredRows& operand, int64_t row, int64_t columns, int64_t padded, T* buffer) {
-  StoredRows one = operand;
-  one.data = static_cast<const char*>(operand.data) + row * operand.row_stride * size_of(operand.dtype);
-  one.rows = 1;
-  one.row_stride = 0;  // one row: nothing to transpose
-  one.columns = columns;
-  if (one.column_stride == 1 && one.dtype == DTypeOf<T>::value && columns == padded) {
-    return static_cast<const T*>(one.data);
-  }
-  Stage<T>(one, buffer, padded, padded);
-  return buffer;
-}
 
 template <Activation A, class T>
 void FinishAs(const MatmulFinish<T>& f) {
@@ -94,7 +39,7 @@ void FinishAs(const MatmulFinish<T>& f) {
       if (residual != nullptr) x = hn::Add(x, hn::LoadU(d, residual + c));
       hn::StoreU(x, d, out + c);
     }
-    if (!is_direct) StoreRow<T>(sums, f.columns, f, row);
+    if (!is_direct) StoreRow<T>(sums, f.columns, {row, f.c_dtype, f.c_column});
   }
 }
 

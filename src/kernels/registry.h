@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention_kernels.h"
+#include "kernels/layer_kernels.h"
 
 namespace qkv {
 
@@ -15,6 +16,8 @@ struct RegisterKernels {
   explicit RegisterKernels(const MatmulPairKernels* bf16);  ///< of AVX3_BF16
   RegisterKernels(int64_t target, const DerivativeKernels<float>* f32);
   RegisterKernels(int64_t target, const DerivativeKernels<double>* f64);
+  RegisterKernels(int64_t target, const LayerKernels<float>* f32);
+  RegisterKernels(int64_t target, const LayerKernels<double>* f64);
 };
 
 /// Called by the table so that a static library keeps the files that announce themselves.
@@ -26,5 +29,7 @@ void link_matmul_f64();
 void link_matmul_bf16();
 void link_derivatives_f32();
 void link_derivatives_f64();
+void link_layers_f32();
+void link_layers_f64();
 
 }  // namespace qkv

@@ -59,6 +59,8 @@ std::vector<const KernelSet*> supported() {
   link_matmul_bf16();
   link_derivatives_f32();
   link_derivatives_f64();
+  link_layers_f32();
+  link_layers_f64();
   std::vector<const KernelSet*> sets;
   for (const KernelSet& set : table()) {
     if ((set.target & hwy::SupportedTargets()) != 0) sets.push_back(&set);
@@ -74,6 +76,8 @@ std::vector<const KernelSet*> supported() {
     avx3_bf16().matmul_f64 = (*avx3)->matmul_f64;
     avx3_bf16().derivatives_f32 = (*avx3)->derivatives_f32;
     avx3_bf16().derivatives_f64 = (*avx3)->derivatives_f64;
+    avx3_bf16().layers_f32 = (*avx3)->layers_f32;
+    avx3_bf16().layers_f64 = (*avx3)->layers_f64;
     sets.insert(sets.begin(), &avx3_bf16());
   }
   return sets;
@@ -117,6 +121,8 @@ RegisterKernels::RegisterKernels(int64_t target, const DerivativeKernels<float>*
 RegisterKernels::RegisterKernels(int64_t target, const DerivativeKernels<double>* f64) {
   entry(target).derivatives_f64 = f64;
 }
+RegisterKernels::RegisterKernels(int64_t target, const LayerKernels<float>* f32) { entry(target).layers_f32 = f32; }
+RegisterKernels::RegisterKernels(int64_t target, const LayerKernels<double>* f64) { entry(target).layers_f64 = f64; }
 
 const KernelSet& kernels() {
   const KernelSet* set = chosen.load(std::memory_order_acquire);

@@ -26,6 +26,10 @@ struct ActivateGradients {
 void activate_backward(const TensorView& x, const TensorView& gate, Activation activation, const TensorView& d_y,
                        const ActivateGradients& gradients, int threads = 0);
 
+/// y = scale x + residual; an absent residual is 0.
+void add_scaled(const TensorView& x, double scale, const TensorView& residual, const MutableTensorView& y,
+                int threads = 0);
+
 /// Which elements dropout keeps: a pure function of (seed, first_row + row, column), where a row is an index over all
 /// axes but the last. It knows no threads, schedule or call.
 struct DropoutOptions {

@@ -59,9 +59,10 @@ void multi_head_attention_backward(const TensorView& x, const TensorView& memory
                                    const MultiHeadAttentionGradients& gradients);
 
 // With a cache, for inference: first keys and values of new rows are appended, then queries attend to what the cache
-// holds. The bits are those of one forward over whole sequences, on tensors of the cache's dtype, that of x.
+// holds. The bits are those of one forward over whole sequences. Queries, keys, values and heads have the cache's dtype,
+// so that f32 activations may keep their keys in bf16.
 // The rows of x are as many sequences as the cache has: attention.query_starts where their lengths differ (key_starts
-// is not needed), else equal parts of N (`batch` is not needed).
+// must be absent), else equal parts of N; `batch` is not read.
 
 /// Appends k(memory) and v(memory) to the cache. `memory_starts` [sequences + 1] (i64 or i32) where lengths differ.
 /// Reads heads, kv_heads, head_norm, threads and key_rotary (or else rotary).
@@ -69,9 +70,9 @@ void multi_head_attention_append(const TensorView& memory, const TensorView& mem
                                  const MultiHeadAttention& parameters, const MultiHeadAttentionOptions& options,
                                  KeyValueCache& cache);
 
-/// y = out(attention(q(x), cache)) + residual. With `attention.causal` (bottom_right; nothing else has a meaning here)
-/// or, without it, a window, slopes or table, the rows of a sequence are its last positions: those just appended. Other
-/// tensors of `attention` as for attention on a cache; with starts neither they nor offsets are accepted.
+/// y = out(attention(q(x), cache)) + residual. With a causal mask (top_left or bottom_right, here the same), a window,
+/// slopes or a table, the rows of a sequence are its last positions, those just appended; offsets are refused. Tensors
+/// with an axis of keys have cache.longest() of them. With query_starts, tensors with an axis of queries are refused.
 void multi_head_attention_cached(const TensorView& x, const MultiHeadAttention& parameters,
                                  const MultiHeadAttentionOptions& options, const KeyValueCache& cache,
                                  const MutableTensorView& y);

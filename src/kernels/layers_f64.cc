@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layer kernels in f64, once per instruction set.
+#include "kernels/disabled_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/layers_f64.cc"
+#include <hwy/foreach_target.h>
+// foreach_target.h must come first.
+#include "kernels/layer_kernels-inl.h"
+#include "kernels/registry.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr LayerKernels<double> kKernels = MakeLayerKernels<double>();
+const RegisterKernels kRegistered(HWY_TARGET, &kKernels);
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qkv {
+
+void link_layers_f64() {}
+
+}  // namespace qkv
+#endif
