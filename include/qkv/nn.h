@@ -9,5 +9,6 @@
 #include "qkv/nn/linear.h"
 #include "qkv/nn/multi_head_attention.h"
 #include "qkv/nn/stack.h"
+#include "qkv/nn/visit.h"
 #include "qkv/positions/positions.h"
 #include "qkv/positions/rotary.h"

@@ -76,8 +76,8 @@ void add_scaled(const TensorView& x, double scale, const TensorView& residual, c
   });
 }
 
-void dropout(const TensorView& x, const DropoutOptions& options, const MutableTensorView& y,
-             const TensorView& residual, int threads) {
+void dropout(const TensorView& x, const DropoutOptions& options, const MutableTensorView& y, const TensorView& residual,
+             int threads) {
   const LayerCheck check("dropout", "x", x);
   check.like_first("residual", residual);
   check.like_first("y", y, true);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer norm and RMS norm of rows.
 //
-//   layer:  y = (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) w + b      rms: y = x / sqrt(mean of x^2 + epsilon) w + b
+//   layer:  y = (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) w + b
+//   rms:    y = x / sqrt(mean of x^2 + epsilon) w + b
 //
-// A row is read four times while it lies in L1: its sum; the sum of deviations from that mean, which gives what rounding
-// took from the mean (the difference of close numbers is exact); the squares of deviations from both parts; the result.
-// So the deviations of a row with a large mean are as exact as the row itself, and a variance is never a difference.
+// A row is read four times while it lies in L1: its sum; the sum of deviations from that mean, which gives what
+// rounding took from the mean (the difference of close numbers is exact); the squares of deviations from both parts;
+// the result. So the deviations of a row with a large mean are as exact as the row itself, and a variance is never a
+// difference.
 //
 // Sums run in four vectors of lanes, columns in turn, combined in one order: the width and the lanes fix it.
 #if defined(QKV_NORMALIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -63,7 +65,8 @@ HWY_INLINE TwoPartMean<T> MeanOfRow(const T* HWY_RESTRICT x, int64_t columns) {
   const T count = static_cast<T>(columns);
   mean.high = SumOfRow<T>(columns, [=](int64_t c) HWY_ATTR { return hn::LoadU(Tag<T>(), x + c); }) / count;
   const auto high = hn::Set(d, mean.high);
-  mean.low = SumOfRow<T>(columns, [=](int64_t c) HWY_ATTR { return hn::Sub(hn::LoadU(Tag<T>(), x + c), high); }) / count;
+  mean.low =
+      SumOfRow<T>(columns, [=](int64_t c) HWY_ATTR { return hn::Sub(hn::LoadU(Tag<T>(), x + c), high); }) / count;
   return mean;
 }
 

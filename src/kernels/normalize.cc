@@ -117,18 +117,17 @@ void run_backward(const TensorView& x, const TensorView& weight, const Normalize
   const T* mean = state.mean ? static_cast<const T*>(state.mean.view().data()) : nullptr;
   const T* inverse = static_cast<const T*>(state.inverse.view().data());
   for_each_rows(x, kBlockRows, threads, [&](int64_t first, int64_t count, int64_t block, int worker) {
-    kernels().layers<T>().normalize_backward(
-        {.x = rows_part(x, first, count),
-         .d_y = rows_part(d_y, first, count),
-         .residual = rows_part(gradients.x_residual, first, count),
-         .d_x = rows_part(gradients.x, first, count),
-         .weight = weights.get(),
-         .mean = mean == nullptr ? nullptr : mean + first,
-         .mean_low = mean == nullptr ? nullptr : mean + rows + first,
-         .inverse = inverse + first,
-         .d_weight = gradients.weight ? d_weight.get() + block * padded : nullptr,
-         .d_bias = gradients.bias ? d_bias.get() + block * padded : nullptr,
-         .scratch = scratch.get() + worker * 4 * padded});
+    kernels().layers<T>().normalize_backward({.x = rows_part(x, first, count),
+                                              .d_y = rows_part(d_y, first, count),
+                                              .residual = rows_part(gradients.x_residual, first, count),
+                                              .d_x = rows_part(gradients.x, first, count),
+                                              .weight = weights.get(),
+                                              .mean = mean == nullptr ? nullptr : mean + first,
+                                              .mean_low = mean == nullptr ? nullptr : mean + rows + first,
+                                              .inverse = inverse + first,
+                                              .d_weight = gradients.weight ? d_weight.get() + block * padded : nullptr,
+                                              .d_bias = gradients.bias ? d_bias.get() + block * padded : nullptr,
+                                              .scratch = scratch.get() + worker * 4 * padded});
   });
   if (gradients.weight) add_blocks(d_weight, blocks, padded, gradients.weight, threads);
   if (gradients.bias) add_blocks(d_bias, blocks, padded, gradients.bias, threads);

@@ -29,8 +29,8 @@ TensorView sequences(const TensorView& rows, bool packed, int64_t batch) {
 HeadShape head_shape(const MultiHeadAttention& parameters, const MultiHeadAttentionOptions& options) {
   HeadShape shape{options.heads, options.kv_heads == 0 ? options.heads : options.kv_heads, 0, 0};
   require(shape.H >= 1, kLayer, ": heads should be at least 1, got ", shape.H);
-  require(shape.Hkv >= 1 && shape.H % shape.Hkv == 0, kLayer, ": kv_heads should divide the ", shape.H,
-          " heads, got ", shape.Hkv);
+  require(shape.Hkv >= 1 && shape.H % shape.Hkv == 0, kLayer, ": kv_heads should divide the ", shape.H, " heads, got ",
+          shape.Hkv);
   const int64_t q = outputs_of(parameters.q, kLayer, "q"), k = outputs_of(parameters.k, kLayer, "k");
   const int64_t v = outputs_of(parameters.v, kLayer, "v");
   require(q % shape.H == 0, kLayer, ": q gives ", q, " columns, no multiple of ", shape.H, " heads");
@@ -72,8 +72,7 @@ ProjectionSteps query_steps(const HeadShape& shape, const MultiHeadAttention& pa
 
 ProjectionSteps key_steps(const HeadShape& shape, const MultiHeadAttention& parameters,
                           const MultiHeadAttentionOptions& options) {
-  return {shape.Hkv, shape.D, &parameters.k_norm,
-          options.key_rotary != nullptr ? options.key_rotary : options.rotary};
+  return {shape.Hkv, shape.D, &parameters.k_norm, options.key_rotary != nullptr ? options.key_rotary : options.rotary};
 }
 
 TensorView as_sequences(const TensorView& rows, bool packed, int64_t batch) { return sequences(rows, packed, batch); }

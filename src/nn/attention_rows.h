@@ -43,7 +43,8 @@ ProjectionSteps key_steps(const HeadShape& shape, const MultiHeadAttention& para
 TensorView as_sequences(const TensorView& rows, bool packed, int64_t batch);
 MutableTensorView as_sequences(const MutableTensorView& rows, bool packed, int64_t batch);
 
-/// The options of the operation: the layer's, with its trainable terms and threads. `self`: keys start where queries do.
+/// The options of the operation: the layer's, with its trainable terms and threads. `self`: keys start where queries
+/// do.
 AttentionOptions operation_options(const MultiHeadAttention& parameters, const MultiHeadAttentionOptions& options,
                                    bool self);
 

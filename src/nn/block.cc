@@ -22,8 +22,7 @@ struct BlockRuns {
 void check_block(const TensorView& x, const BlockOptions& options, const MutableTensorView& y, bool has_memory) {
   check_rows(x, "block", "x");
   check_same_rows(y, x, "block", "y", "x");
-  require(options.form <= BlockForm::parallel_shared, "block: no form has the number ",
-          static_cast<int>(options.form));
+  require(options.form <= BlockForm::parallel_shared, "block: no form has the number ", static_cast<int>(options.form));
   require(!has_memory || !is_parallel(options), "block: a parallel block attends to no memory, but one came");
   require(!options.attention.residual && !options.cross.residual && !options.feed_forward.residual,
           "block: residuals of sublayers should be absent, they are the block's");
@@ -78,12 +77,12 @@ void forward(const TensorView& x, const Block& block, const BlockOptions& option
 }
 
 SublayerRun feed_forward_run(const Block& block, const BlockOptions& options, FeedForwardState* state) {
-  return [&block, &options, state](const TensorView& input, const MutableTensorView& output,
-                                   const TensorView& residual) {
-    FeedForwardOptions feed_forward = options.feed_forward;
-    feed_forward.residual = residual;
-    feed_forward_forward(input, block.feed_forward, feed_forward, output, state);
-  };
+  return
+      [&block, &options, state](const TensorView& input, const MutableTensorView& output, const TensorView& residual) {
+        FeedForwardOptions feed_forward = options.feed_forward;
+        feed_forward.residual = residual;
+        feed_forward_forward(input, block.feed_forward, feed_forward, output, state);
+      };
 }
 
 SublayerRun attention_run(const MultiHeadAttention& parameters, const MultiHeadAttentionOptions& options,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Multi-head attention on a KeyValueCache. Sequences of equal length are views of the rows; where lengths differ, queries
-// are copied into [sequences, longest, H, D] and query_lengths leave out what is not there: the copy costs bytes, the
-// rows left out cost nothing.
+// Multi-head attention on a KeyValueCache. Sequences of equal length are views of the rows; where lengths differ,
+// queries are copied into [sequences, longest, H, D] and query_lengths leave out what is not there: the copy costs
+// bytes, the rows left out cost nothing.
 #include <algorithm>
 #include <vector>
 
@@ -75,7 +75,8 @@ class PaddedRows {
   void take(const MutableTensorView& rows) {
     for (size_t s = 0; s + 1 < starts_.size(); ++s) {
       const TensorView to = part(rows, starts_[s], s);
-      copy(padded_part(s), MutableTensorView(to.dtype(), rows.at(starts_[s] * rows.stride(0)), to.shape(), to.strides()));
+      copy(padded_part(s),
+           MutableTensorView(to.dtype(), rows.at(starts_[s] * rows.stride(0)), to.shape(), to.strides()));
     }
   }
   /// [sequences, heads, longest, width]
@@ -89,12 +90,15 @@ class PaddedRows {
 
  private:
   TensorView part(const TensorView& rows, int64_t begin, size_t s) const {
-    return {rows.dtype(), rows.at(begin * rows.stride(0)), {starts_[s + 1] - starts_[s], rows.size(1), rows.size(2)},
+    return {rows.dtype(),
+            rows.at(begin * rows.stride(0)),
+            {starts_[s + 1] - starts_[s], rows.size(1), rows.size(2)},
             rows.strides()};
   }
   MutableTensorView padded_part(size_t s) {
     const MutableTensorView all = padded_.mutable_view();
-    return {all.dtype(), all.at(static_cast<int64_t>(s) * all.stride(0)),
+    return {all.dtype(),
+            all.at(static_cast<int64_t>(s) * all.stride(0)),
             {starts_[s + 1] - starts_[s], all.size(2), all.size(3)}};
   }
   const std::vector<int64_t>& starts_;
@@ -113,8 +117,8 @@ void check_options(const AttentionOptions& options, bool ragged) {
   require(!options.offsets && options.offset == 0, kLayer,
           ": with a cache rows are the last of their sequences, no offset is accepted");
   require(!options.key_starts, kLayer, ": key_starts came together with a cache, which knows its lengths");
-  const bool has_query_axis = options.query_lengths || options.query_segment || options.mask ||
-                              options.block_mask || options.bias;
+  const bool has_query_axis =
+      options.query_lengths || options.query_segment || options.mask || options.block_mask || options.bias;
   require(!ragged || !has_query_axis, kLayer,
           ": query_lengths, query_segment, mask, block_mask and bias came together with query_starts, which have none");
 }

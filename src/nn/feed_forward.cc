@@ -60,7 +60,8 @@ void feed_forward_backward(const TensorView& x, const FeedForward& parameters, c
                     {d_hidden.mutable_view(), is_gated ? d_up.mutable_view() : MutableTensorView()}, threads);
   linear_backward(x, is_gated ? parameters.gate : parameters.up, d_hidden.view(), d_x,
                   is_gated ? gradients.gate : gradients.up, {.threads = threads});
-  if (is_gated) linear_backward(x, parameters.up, d_up.view(), d_x, gradients.up, {.residual = d_x, .threads = threads});
+  if (is_gated)
+    linear_backward(x, parameters.up, d_up.view(), d_x, gradients.up, {.residual = d_x, .threads = threads});
 }
 
 }  // namespace qkv

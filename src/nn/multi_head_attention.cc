@@ -2,7 +2,8 @@
 //
 // Projections, head norms and rotation around the operation, and the same backwards:
 //
-//   q = rotate(norm(x Wq^T + bq))     k, v likewise from the memory     h = attention(q, k, v)     y = h Wo^T + bo + residual
+//   q = rotate(norm(x Wq^T + bq))     k, v likewise from the memory
+//   h = attention(q, k, v)              y = h Wo^T + bo + residual
 #include "qkv/nn/multi_head_attention.h"
 
 #include "nn/attention_rows.h"
@@ -142,10 +143,9 @@ void multi_head_attention_backward(const TensorView& x, const TensorView& memory
 
   const TensorView q_rows = project_backward(d_q, query_steps(shape, parameters, options), state.q_unnormed,
                                              state.q_norm, options, &gradients.q_norm);
-  const TensorView k_rows = project_backward(d_k, key_steps(shape, parameters, options), state.k_unnormed,
-                                             state.k_norm, options, &gradients.k_norm);
-  const TensorView v_rows =
-      reshaped(static_cast<const Tensor&>(d_v), {d_v.shape()[0], shape.Hkv * shape.Dv});
+  const TensorView k_rows = project_backward(d_k, key_steps(shape, parameters, options), state.k_unnormed, state.k_norm,
+                                             options, &gradients.k_norm);
+  const TensorView v_rows = reshaped(static_cast<const Tensor&>(d_v), {d_v.shape()[0], shape.Hkv * shape.Dv});
   linear_backward(x, parameters.q, q_rows, d_inputs.x, gradients.q, {.threads = threads});
   const TensorView& keys = memory ? memory : x;
   const MutableTensorView& d_keys = memory ? d_inputs.memory : d_inputs.x;

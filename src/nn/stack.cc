@@ -114,8 +114,7 @@ void encoder_decoder_forward(const TensorView& source, const TensorView& target,
   Tensor memory(source.dtype(), source.shape());
   stack_forward(source, {}, model.encoder, options.encoder, memory.mutable_view(),
                 state != nullptr ? &state->encoder : nullptr);
-  stack_forward(target, memory.view(), model.decoder, options.decoder, y,
-                state != nullptr ? &state->decoder : nullptr);
+  stack_forward(target, memory.view(), model.decoder, options.decoder, y, state != nullptr ? &state->decoder : nullptr);
   if (state != nullptr) state->memory = std::move(memory);
 }
 

@@ -110,18 +110,15 @@ void sublayer_backward(const SublayerPass& pass, const BlockOptions& options, Su
   Tensor d_before;
   if (options.form == BlockForm::sandwich) {  // P
     d_before = rows();
-    normalize_backward(state.branch.view(), norms.after_norm.weight, state.after, d_branch, norm,
-                       {.x = d_before.mutable_view(),
-                        .weight = gradients.after_norm.weight,
-                        .bias = gradients.after_norm.bias});
+    normalize_backward(
+        state.branch.view(), norms.after_norm.weight, state.after, d_branch, norm,
+        {.x = d_before.mutable_view(), .weight = gradients.after_norm.weight, .bias = gradients.after_norm.bias});
     d_branch = d_before.view();
   }
   backward(state.normed.view(), d_branch, d_input.mutable_view());  // x + f(N x)
-  normalize_backward(pass.x, norms.norm.weight, state.before, d_input.view(), norm,
-                     {.x = pass.d_x,
-                      .x_residual = pass.d_y,
-                      .weight = gradients.norm.weight,
-                      .bias = gradients.norm.bias});
+  normalize_backward(
+      pass.x, norms.norm.weight, state.before, d_input.view(), norm,
+      {.x = pass.d_x, .x_residual = pass.d_y, .weight = gradients.norm.weight, .bias = gradients.norm.bias});
 }
 
 }  // namespace qkv

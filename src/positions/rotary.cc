@@ -121,8 +121,7 @@ void check_and_rotate(const MutableTensorView& x, const RotaryTable& table, bool
   require(x.rank() == 3, "rotary: x should be [rows, heads, width], got ", x.shape());
   require(x.size(2) >= table.width, "rotary: heads have width ", x.size(2), ", the table rotates ", table.width);
   require(table.cosines && table.cosines.shape() == table.sines.shape() &&
-              table.cosines.dtype() == table.sines.dtype() &&
-              table.cosines.shape() == Dims{x.size(0), table.width / 2},
+              table.cosines.dtype() == table.sines.dtype() && table.cosines.shape() == Dims{x.size(0), table.width / 2},
           "rotary: x has ", x.size(0), " rows, the table is ", table.cosines.shape(), " for width ", table.width);
   const bool is_wide = x.dtype() == DType::f64;
   require(table.cosines.dtype() == (is_wide ? DType::f64 : DType::f32), "rotary: the table is ",

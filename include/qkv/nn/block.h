@@ -9,10 +9,10 @@ namespace qkv {
 /// How sublayers A (self-attention), C (attention to a memory, where there is one) and F (feed-forward) are composed
 /// with their norms N and, in sandwiches, P.
 enum class BlockForm : uint8_t {
-  pre_norm,   ///< x += A(N1 x); x += C(N2 x); x += F(N3 x)                  GPT-2, Llama, T5
-  post_norm,  ///< x = N1(x + A x); x = N2(x + C x); x = N3(x + F x)          BERT, BART, Vaswani et al.
-  sandwich,   ///< x += P1(A(N1 x)); x += P2(C(N2 x)); x += P3(F(N3 x))       Gemma-2
-  parallel,   ///< x += A(N1 x) + F(N3 x), no memory                          GPT-NeoX
+  pre_norm,         ///< x += A(N1 x); x += C(N2 x); x += F(N3 x)                  GPT-2, Llama, T5
+  post_norm,        ///< x = N1(x + A x); x = N2(x + C x); x = N3(x + F x)          BERT, BART, Vaswani et al.
+  sandwich,         ///< x += P1(A(N1 x)); x += P2(C(N2 x)); x += P3(F(N3 x))       Gemma-2
+  parallel,         ///< x += A(N1 x) + F(N3 x), no memory                          GPT-NeoX
   parallel_shared,  ///< x += A(N1 x) + F(N1 x), no memory                    GPT-J
 };
 

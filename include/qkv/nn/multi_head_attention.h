@@ -21,8 +21,8 @@ struct MultiHeadAttentionOptions {
   /// Masks, scale, soft-cap, window, dropout: every option. bias, slopes, table and sinks may stand here as constants
   /// or among the parameters, not in both.
   AttentionOptions attention = {};
-  const RotaryTable* rotary = nullptr;      ///< [N rows]: turns queries, and keys where no key_rotary is given
-  const RotaryTable* key_rotary = nullptr;  ///< [rows of the memory]
+  const RotaryTable* rotary = nullptr;             ///< [N rows]: turns queries, and keys where no key_rotary is given
+  const RotaryTable* key_rotary = nullptr;         ///< [rows of the memory]
   std::optional<NormalizeOptions> head_norm = {};  ///< q_norm and k_norm, over D of each head, before rotation
   TensorView residual = {};                        ///< [N, width], added to y
   int threads = 0;
@@ -41,16 +41,16 @@ struct MultiHeadAttentionState {
   AttentionState attention;
 };
 
-/// y [N, width] = out(attention(q(x), k(memory), v(memory))) + residual. An absent memory [M, width of the memory] is x:
-/// self-attention. `state` null: nothing is kept.
+/// y [N, width] = out(attention(q(x), k(memory), v(memory))) + residual. An absent memory [M, width of the memory] is
+/// x: self-attention. `state` null: nothing is kept.
 void multi_head_attention_forward(const TensorView& x, const TensorView& memory, const MultiHeadAttention& parameters,
                                   const MultiHeadAttentionOptions& options, const MutableTensorView& y,
                                   MultiHeadAttentionState* state = nullptr);
 
 /// Overwritten; an absent view is not wanted. With self-attention x takes both parts and memory must be absent.
 struct MultiHeadAttentionInputGradients {
-  MutableTensorView x = {};       ///< [N, width]
-  MutableTensorView memory = {};  ///< [M, width of the memory]
+  MutableTensorView x = {};         ///< [N, width]
+  MutableTensorView memory = {};    ///< [M, width of the memory]
   TensorView memory_residual = {};  ///< added to memory's gradient; `memory` itself to gather those of many layers
 };
 void multi_head_attention_backward(const TensorView& x, const TensorView& memory, const MultiHeadAttention& parameters,
@@ -59,8 +59,8 @@ void multi_head_attention_backward(const TensorView& x, const TensorView& memory
                                    const MultiHeadAttentionGradients& gradients);
 
 // With a cache, for inference: first keys and values of new rows are appended, then queries attend to what the cache
-// holds. The bits are those of one forward over whole sequences. Queries, keys, values and heads have the cache's dtype,
-// so that f32 activations may keep their keys in bf16.
+// holds. The bits are those of one forward over whole sequences. Queries, keys, values and heads have the cache's
+// dtype, so that f32 activations may keep their keys in bf16.
 // The rows of x are as many sequences as the cache has: attention.query_starts where their lengths differ (key_starts
 // must be absent), else equal parts of N; `batch` is not read.
 

@@ -64,8 +64,8 @@ struct BlockOf {
   NormOf<View> attention_after_norm;  ///< sandwich only
   MultiHeadAttentionOf<View> attention;
   NormOf<View> cross_norm;
-  NormOf<View> cross_after_norm;      ///< sandwich only
-  MultiHeadAttentionOf<View> cross;   ///< used in blocks that attend to a memory
+  NormOf<View> cross_after_norm;     ///< sandwich only
+  MultiHeadAttentionOf<View> cross;  ///< used in blocks that attend to a memory
   NormOf<View> feed_forward_norm;
   NormOf<View> feed_forward_after_norm;  ///< sandwich only
   FeedForwardOf<View> feed_forward;

@@ -30,14 +30,14 @@ struct RotaryScaling {
   };
   Kind kind = Kind::none;
   double factor = 1;
-  double original_length = 0;           ///< llama3, yarn, longrope: positions trained on before scaling
-  double low_frequency_factor = 1;      ///< llama3
-  double high_frequency_factor = 4;     ///< llama3
-  double beta_fast = 32, beta_slow = 1;  ///< yarn
+  double original_length = 0;             ///< llama3, yarn, longrope: positions trained on before scaling
+  double low_frequency_factor = 1;        ///< llama3
+  double high_frequency_factor = 4;       ///< llama3
+  double beta_fast = 32, beta_slow = 1;   ///< yarn
   double mscale = 0, mscale_all_dim = 0;  ///< yarn: both nonzero give the amplitude as a ratio
-  bool truncate = true;                 ///< yarn: bounds of the ramp are whole numbers
-  std::vector<double> factors = {};     ///< longrope: [width / 2]
-  double attention_factor = 0;          ///< yarn, longrope: the amplitude; 0: by the rule of the kind
+  bool truncate = true;                   ///< yarn: bounds of the ramp are whole numbers
+  std::vector<double> factors = {};       ///< longrope: [width / 2]
+  double attention_factor = 0;            ///< yarn, longrope: the amplitude; 0: by the rule of the kind
 };
 
 struct RotaryOptions {
