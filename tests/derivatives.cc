@@ -33,11 +33,32 @@ AttentionSecondReference run_second(const Call& call, const AttentionCotangents&
   const Output g_v = Output::like(call.v, run.layout);
   const Output g_bias = Output::like(options.bias, run.layout);
   const Output g_d_out = Output::like(call.d_out, run.layout);
+  const Output g_slopes = Output::like(options.slopes, Layout::contiguous);
+  const Output g_table = Output::like(options.table, Layout::contiguous);
+  const Output g_sinks = Output::like(options.sinks, Layout::contiguous);
+  Dims rows;
+  for (int axis = 0; axis + 1 < call.q.rank(); ++axis) rows.push_back(call.q.size(axis));
+  const Output g_d_lse(call.q.dtype() == DType::f64 ? DType::f64 : DType::f32, rows, Layout::contiguous);
   const AttentionState state = attention_forward(call.q, call.k, call.v, options, out.view());
-  attention_second_order(
-      call.q, call.k, call.v, options, state, call.d_out, cotangents,
-      {.q = g_q.view(), .k = g_k.view(), .v = g_v.view(), .bias = g_bias.view(), .d_out = g_d_out.view()});
-  return {g_q.result("g_q"), g_k.result("g_k"), g_v.result("g_v"), g_bias.result("g_bias"), g_d_out.result("g_d_out")};
+  attention_second_order(call.q, call.k, call.v, options, state, {call.d_out, call.d_lse}, cotangents,
+                         {.q = g_q.view(),
+                          .k = g_k.view(),
+                          .v = g_v.view(),
+                          .bias = g_bias.view(),
+                          .d_out = g_d_out.view(),
+                          .slopes = g_slopes.view(),
+                          .table = g_table.view(),
+                          .sinks = g_sinks.view(),
+                          .d_lse = g_d_lse.view()});
+  return {.g_q = g_q.result("g_q"),
+          .g_k = g_k.result("g_k"),
+          .g_v = g_v.result("g_v"),
+          .g_bias = g_bias.result("g_bias"),
+          .g_d_out = g_d_out.result("g_d_out"),
+          .g_slopes = g_slopes.result("g_slopes"),
+          .g_table = g_table.result("g_table"),
+          .g_sinks = g_sinks.result("g_sinks"),
+          .g_d_lse = g_d_lse.result("g_d_lse")};
 }
 
 std::string different_bits(const AttentionSecondReference& a, const AttentionSecondReference& b) {
@@ -47,6 +68,10 @@ std::string different_bits(const AttentionSecondReference& a, const AttentionSec
   add_difference(names, "g_v", a.g_v, b.g_v);
   add_difference(names, "g_bias", a.g_bias, b.g_bias);
   add_difference(names, "g_d_out", a.g_d_out, b.g_d_out);
+  add_difference(names, "g_slopes", a.g_slopes, b.g_slopes);
+  add_difference(names, "g_table", a.g_table, b.g_table);
+  add_difference(names, "g_sinks", a.g_sinks, b.g_sinks);
+  add_difference(names, "g_d_lse", a.g_d_lse, b.g_d_lse);
   return names;
 }
 

@@ -23,6 +23,7 @@ Directions::Directions(const TestProblem& problem, uint64_t seed, uint32_t movin
   tangents.table = make_if(kMoveTable, options.table);
   tangents.sinks = make_if(kMoveSinks, options.sinks);
   d_out = make(problem.d_out, common, noise);
+  if (problem.d_lse) d_lse = make(problem.d_lse, common, noise);
   if ((moving & kMoveScale) == 0) return;
   StridedTensor& scale = memory_.emplace_back(problem.lse_dtype(), Dims{1}, Layout::contiguous);
   scale.fill([&](int64_t) { return stream_.normal(); });
@@ -63,6 +64,7 @@ Moved::Moved(TestProblem& problem, const Directions& along, double h)
   move(problem.options.table, tangents.table, h);
   move(problem.options.sinks, tangents.sinks, h);
   move(problem.d_out, along.d_out, h);
+  move(problem.d_lse, along.d_lse, h);
   if (!tangents.scale) return;
   const double scale = scale_.value_or(1 / std::sqrt(std::max(static_cast<double>(problem.spec.D), 1.0)));
   problem.options.scale = scale + h * element(tangents.scale, 0);

@@ -35,11 +35,15 @@ class Directions {
 
   AttentionTangents tangents;
   TensorView d_out;  ///< a direction of dO
+  TensorView d_lse;  ///< a direction of dLSE, where there is one
 
   /// Stores NaN in the directions of every key, value and bias element that no query sees. Not for expanded layouts.
   void poison_hidden(const TestProblem& problem);
 
-  AttentionCotangents cotangents() const { return {tangents.q, tangents.k, tangents.v, tangents.bias}; }
+  AttentionCotangents cotangents() const {
+    const AttentionTangents& t = tangents;
+    return {t.q, t.k, t.v, t.bias, t.slopes, t.table, t.sinks};
+  }
 
  private:
   TensorView make(const TensorView& like, double common, double noise);

@@ -6,13 +6,26 @@
 Inputs are NumPy arrays or anything with __dlpack__, results are NumPy arrays. `python -m qkv` is the command line.
 """
 
-from qkv._core import attention, attention_grad, available_threads, choose_target, probe, target, targets, version
+from qkv._core import (
+    attention,
+    attention_grad,
+    attention_jvp,
+    attention_second_order,
+    available_threads,
+    choose_target,
+    probe,
+    target,
+    targets,
+    version,
+)
 
 __version__ = version()
 
 __all__ = [
     "attention",
     "attention_grad",
+    "attention_jvp",
+    "attention_second_order",
     "available_threads",
     "choose_target",
     "probe",

@@ -19,6 +19,7 @@ struct Call {
         options(parse_options(keywords, q.dtype() == DType::f64, inputs)) {}
 
   DType number_dtype() const { return q.dtype() == DType::f64 ? DType::f64 : DType::f32; }
+  const char* number_dtype_name() const { return q.dtype() == DType::f64 ? "float64" : "float32"; }
   /// Shapes of results. What makes no sense is refused by the library, which looks at the inputs first.
   Dims out_shape() const {
     Dims shape = q.shape();

@@ -90,6 +90,33 @@ void jvp(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& state_arrays
   run([&] { attention_jvp(call.q, call.k, call.v, call.options, state, tangents, out_view, lse_view); });
 }
 
+void second_order(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& state_arrays, nb::handle d_out,
+                  nb::handle d_lse, const nb::dict& cotangent_arrays, const nb::dict& results,
+                  const nb::kwargs& keywords) {
+  Call call(q, k, v, keywords);
+  const AttentionState state = state_of(call, state_arrays);
+  const AttentionUpstream upstream(call.inputs.view(d_out, "d_out"), call.inputs.optional_view(d_lse, "d_lse"));
+  const auto cotangent = [&](const char* name) { return entry(call.inputs, cotangent_arrays, name); };
+  const auto result = [&](const char* name) { return mutable_entry(call.inputs, results, name); };
+  const AttentionCotangents cotangents{.q = cotangent("q"),
+                                       .k = cotangent("k"),
+                                       .v = cotangent("v"),
+                                       .bias = cotangent("bias"),
+                                       .slopes = cotangent("slopes"),
+                                       .table = cotangent("table"),
+                                       .sinks = cotangent("sinks")};
+  const AttentionSecondGradients gradients{.q = result("q"),
+                                           .k = result("k"),
+                                           .v = result("v"),
+                                           .bias = result("bias"),
+                                           .d_out = result("d_out"),
+                                           .slopes = result("slopes"),
+                                           .table = result("table"),
+                                           .sinks = result("sinks"),
+                                           .d_lse = result("d_lse")};
+  run([&] { attention_second_order(call.q, call.k, call.v, call.options, state, upstream, cotangents, gradients); });
+}
+
 }  // namespace
 
 void add_in_place(nb::module_& module) {
@@ -101,6 +128,8 @@ void add_in_place(nb::module_& module) {
              nb::arg("d_lse").none(), nb::arg("results"), nb::arg("options"));
   module.def("jvp", &jvp, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("state"), nb::arg("tangents"),
              nb::arg("t_out"), nb::arg("t_lse"), nb::arg("options"));
+  module.def("second_order", &second_order, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("state"),
+             nb::arg("d_out"), nb::arg("d_lse").none(), nb::arg("cotangents"), nb::arg("results"), nb::arg("options"));
 }
 
 }  // namespace qkv::python

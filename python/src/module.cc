@@ -12,6 +12,7 @@
 #include "cli/program.h"
 #include "python/src/arrays.h"
 #include "python/src/attention.h"
+#include "python/src/derivatives.h"
 #include "python/src/in_place.h"
 #include "qkv/kernels/targets.h"
 #include "qkv/support/error.h"
@@ -48,6 +49,7 @@ NB_MODULE(_core, module) {
   using namespace qkv;
   nb::register_exception_translator(python::translate);
   python::add_attention(module);
+  python::add_derivatives(module);
   python::add_in_place(module);
   module.def("learn_torch", &python::learn_torch, nb::arg("torch"));
   module.def(

@@ -46,29 +46,33 @@ std::vector<AccuracyComparison> attention_jvp_accuracy(const TensorView& q, cons
 
 std::vector<AccuracyComparison> attention_second_order_accuracy(const TensorView& q, const TensorView& k,
                                                                 const TensorView& v, const AttentionOptions& options,
-                                                                const TensorView& d_out,
+                                                                const AttentionUpstream& upstream,
                                                                 const AttentionCotangents& cotangents,
                                                                 const AttentionSecondReference& results) {
   const Problem problem = check_problem(q, k, v, options);
   const TangentOperands operands = check_cotangents(problem, options, cotangents, q.rank());
-  const Operand d_out_rows = check_like(problem, d_out, "d_out", Rows::queries, problem.H, problem.Dv, q.rank());
+  const Operand d_out = check_like(problem, upstream.d_out, "d_out", Rows::queries, problem.H, problem.Dv, q.rank());
+  const Operand d_lse = upstream.d_lse ? check_per_row(problem, upstream.d_lse, "d_lse", q.rank()) : Operand{};
   const AttentionSecondReference exact =
-      attention_second_reference(q, k, v, options, Arithmetic::reference, d_out, cotangents);
+      attention_second_reference(q, k, v, options, Arithmetic::reference, upstream, cotangents);
   const AttentionSecondReference plain =
-      attention_second_reference(q, k, v, options, Arithmetic::plain, d_out, cotangents);
-  const LargestDerivativeTerms terms = largest_derivative_terms(problem, operands, d_out_rows);
+      attention_second_reference(q, k, v, options, Arithmetic::plain, upstream, cotangents);
+  const LargestDerivativeTerms terms = largest_derivative_terms(problem, operands, d_out, d_lse);
   Comparisons comparisons;
   comparisons.add("g_q", results.g_q, exact.g_q, plain.g_q, terms.g_q, problem.dtype, 1);
   comparisons.add("g_k", results.g_k, exact.g_k, plain.g_k, terms.g_k, problem.dtype, 1);
   comparisons.add("g_v", results.g_v, exact.g_v, plain.g_v, terms.g_v, problem.dtype, 1);
   comparisons.add("g_d_out", results.g_d_out, exact.g_d_out, plain.g_d_out, terms.t_out, problem.dtype, 1);
-  if (results.g_bias) {
-    const double pairs = static_cast<double>(problem.B) * static_cast<double>(problem.H) *
-                         static_cast<double>(problem.Tq) * static_cast<double>(problem.Tk);
-    const double elements = static_cast<double>(std::max<int64_t>(results.g_bias.view().elements(), 1));
-    comparisons.add("g_bias", results.g_bias, exact.g_bias, plain.g_bias, terms.g_bias, compute_type(problem),
-                    pairs / elements);
-  }
+  const DType compute = compute_type(problem);
+  comparisons.add("g_d_lse", results.g_d_lse, exact.g_d_lse, plain.g_d_lse, terms.t_lse, compute, 1);
+  const double rows = static_cast<double>(problem.packed ? problem.Tq : problem.B * problem.Tq);
+  const double row_pairs = rows * static_cast<double>(problem.Tk);
+  const double biases = results.g_bias ? static_cast<double>(results.g_bias.view().elements()) : 1;
+  comparisons.add("g_bias", results.g_bias, exact.g_bias, plain.g_bias, terms.g_bias, compute,
+                  row_pairs * static_cast<double>(problem.H) / std::max(biases, 1.0));
+  comparisons.add("g_slopes", results.g_slopes, exact.g_slopes, plain.g_slopes, terms.g_slopes, compute, row_pairs);
+  comparisons.add("g_table", results.g_table, exact.g_table, plain.g_table, terms.g_bias, compute, row_pairs);
+  comparisons.add("g_sinks", results.g_sinks, exact.g_sinks, plain.g_sinks, terms.g_sinks, compute, rows);
   return comparisons.all;
 }
 

@@ -192,7 +192,7 @@ void run_backward(const Problem& problem, const AttentionOptions& options, const
   }
   const BackwardRows<T> rows = backward_rows<T>(problem, state, d_out, d_lse);
   const BucketMap buckets(problem);
-  ScoreSums<T> sums(problem, buckets, options, gradients);
+  ScoreSums<T> sums(problem, buckets, options, gradients, backward_keys<T>(problem));
   const AlignedArray<double> row_scale(gradients.scale ? problem.rows() : 0);
   Backward<T, E> backward(problem, buckets, rows, sums, d_q, d_k, d_v, row_scale.get());
   if (gradients.bias) fill_zero(gradients.bias);

@@ -58,6 +58,9 @@ TangentOperands check_cotangents(const Problem& problem, const AttentionOptions&
   operands.k = check_tensor(problem, {cotangents.k, "c_k"}, Rows::keys, problem.Hkv, problem.D, q_rank);
   operands.v = check_tensor(problem, {cotangents.v, "c_v"}, Rows::keys, problem.Hkv, problem.Dv, q_rank);
   operands.bias = check_bias({cotangents.bias, "c_bias"}, options);
+  operands.slopes = check_option({cotangents.slopes, "c_slopes"}, {options.slopes, "slopes"}, {-1, 0, -1, -1});
+  operands.table = check_option({cotangents.table, "c_table"}, {options.table, "table"}, {-1, 0, -1, 1});
+  operands.sinks = check_option({cotangents.sinks, "c_sinks"}, {options.sinks, "sinks"}, {-1, 0, -1, -1});
   return operands;
 }
 

@@ -7,6 +7,7 @@
 
 #include "attention/largest_terms.h"
 #include "attention/reference_derivatives.h"
+#include "attention/sink.h"
 #include "qkv/support/parallel.h"
 
 namespace qkv {
@@ -22,11 +23,12 @@ size_t index(int64_t i) { return static_cast<size_t>(i); }
 /// The terms of one head's rows, every product taken alone.
 class DerivativeTerms {
  public:
-  DerivativeTerms(const Problem& problem, const TangentOperands& operands, const Operand& d_out, int64_t b, int64_t hkv,
-                  LargestDerivativeTerms& terms)
+  DerivativeTerms(const Problem& problem, const TangentOperands& operands, const Operand& d_out, const Operand& d_lse,
+                  int64_t b, int64_t hkv, LargestDerivativeTerms& terms)
       : problem_(problem),
         operands_(operands),
         d_out_operand_(d_out),
+        d_lse_operand_(d_lse),
         b_(b),
         terms_(terms),
         inputs_(problem, b, hkv),
@@ -63,7 +65,8 @@ class DerivativeTerms {
     for (int64_t c = 0; c < problem_.Dv; ++c) {
       d_out_[index(c)] = load_as<double>(problem_.dtype, d_out_operand_.at(b_, h, at, c));
     }
-    add_second();
+    const double d_lse = d_lse_operand_ ? load_as_double(d_lse_operand_.dtype, d_lse_operand_.at(b_, h, at, 0)) : 0.0;
+    add_second(h, i, d_lse, t_sink);
   }
 
  private:
@@ -135,15 +138,16 @@ class DerivativeTerms {
     raise(term, sum);
   }
 
-  void add_second() {
-    double delta = 0;
+  void add_second(int64_t h, int64_t i, double d_lse, double t_sink) {
+    double delta = -d_lse;
     for (const int64_t j : row_.visible) {
       add_products(inputs_, j, d_p_[index(j)], d_p_term_[index(j)]);
       add_products(tangents_.inputs(), j, z_[index(j)], z_term_[index(j)]);
       delta += weight(j) * d_p_[index(j)];
     }
     double delta_term = 0;  // what delta may be off by
-    double mean = 0;        // sum a h
+    raise(delta_term, d_lse);
+    double mean = 0;  // sum a h
     for (const int64_t j : row_.visible) {
       d_p_[index(j)] -= delta;
       raise(delta_term, weight(j) * d_p_term_[index(j)]);
@@ -151,10 +155,14 @@ class DerivativeTerms {
       h_[index(j)] = d_p_[index(j)] * centered(j) + z_[index(j)];
       mean += weight(j) * h_[index(j)];
     }
-    mean += row_.sink_weight * delta * tangent_.t_lse;
+    const double of_sink = delta * (tangent_.t_lse - t_sink);
+    double sink_term = 0;
+    raise(sink_term, delta_term * (tangent_.t_lse - t_sink));
+    raise(sink_term, delta * mean_term_);
+    raise(sink_term, delta * t_sink);
+    mean += row_.sink_weight * of_sink;
     double mean_h_term = 0;
-    raise(mean_h_term, row_.sink_weight * delta_term * tangent_.t_lse);
-    raise(mean_h_term, row_.sink_weight * delta * mean_term_);
+    raise(mean_h_term, row_.sink_weight * sink_term);
     for (const int64_t j : row_.visible) {
       double& term = h_term_[index(j)];
       term = z_term_[index(j)];
@@ -169,8 +177,12 @@ class DerivativeTerms {
       double d_s = weight(j) * std::max(d_p_term_[index(j)], delta_term);
       raise(d_s, weight(j) * score_[index(j)] * d_p_[index(j)]);
       raise(terms_.g_bias, g);
+      raise(terms_.g_slopes, g * static_cast<double>(i + problem_.sequence(b_).offset - j));
+      raise(terms_.g_sinks, row_.sink_weight * score_[index(j)] * (of_sink - mean));
       add_key(j, g, d_s);
     }
+    raise(terms_.g_sinks, row_.sink_weight * std::max(sink_term, mean_h_term));
+    if (problem_.sinks) raise(terms_.g_sinks, row_.sink_weight * sink_of<double>(problem_, h) * (of_sink - mean));
   }
 
   /// What a G_ij and a dS_ij with terms of these sizes bring into the sums of a query and a key.
@@ -201,6 +213,7 @@ class DerivativeTerms {
   const Problem& problem_;
   const TangentOperands& operands_;
   const Operand& d_out_operand_;
+  const Operand& d_lse_operand_;
   int64_t b_;
   LargestDerivativeTerms& terms_;
   HeadInputs<double> inputs_;
@@ -216,19 +229,20 @@ class DerivativeTerms {
 }  // namespace
 
 LargestDerivativeTerms largest_derivative_terms(const Problem& problem, const TangentOperands& tangents,
-                                                const Operand& d_out) {
+                                                const Operand& d_out, const Operand& d_lse) {
   std::vector<LargestDerivativeTerms> terms(index(problem.B * problem.Hkv));
   parallel_for(problem.B * problem.Hkv, problem.threads, [&](int64_t item, int) {
     const int64_t b = item / problem.Hkv;
     const int64_t hkv = item % problem.Hkv;
-    DerivativeTerms head(problem, tangents, d_out, b, hkv, terms[index(item)]);
+    DerivativeTerms head(problem, tangents, d_out, d_lse, b, hkv, terms[index(item)]);
     for (int64_t h = hkv * problem.group(); h < (hkv + 1) * problem.group(); ++h) {
       for (int64_t i = 0; i < problem.sequence(b).Tq; ++i) head.add(h, i);
     }
   });
   LargestDerivativeTerms largest;
   using Terms = LargestDerivativeTerms;
-  for (double Terms::*member : {&Terms::t_out, &Terms::t_lse, &Terms::g_q, &Terms::g_k, &Terms::g_v, &Terms::g_bias}) {
+  for (double Terms::*member : {&Terms::t_out, &Terms::t_lse, &Terms::g_q, &Terms::g_k, &Terms::g_v, &Terms::g_bias,
+                                &Terms::g_slopes, &Terms::g_sinks}) {
     for (const Terms& head : terms) raise(largest.*member, head.*member);
   }
   return largest;

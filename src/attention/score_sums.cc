@@ -43,7 +43,7 @@ double alibi_total(const T* values, int64_t count, int64_t first) {
 
 template <class T>
 ScoreSums<T>::ScoreSums(const Problem& problem, const BucketMap& buckets, const AttentionOptions& options,
-                        const AttentionGradients& gradients)
+                        const AttentionGradients& gradients, int64_t block_keys)
     : problem_(problem),
       buckets_(buckets),
       bias_view_(gradients.bias),
@@ -51,7 +51,7 @@ ScoreSums<T>::ScoreSums(const Problem& problem, const BucketMap& buckets, const 
       table_view_(gradients.table) {
   if (gradients.slopes) row_slopes_ = AlignedArray<double>(problem.rows());
   if (gradients.table) {
-    most_key_blocks_ = ceil_divide(longest_keys(problem), backward_keys<T>(problem));
+    most_key_blocks_ = ceil_divide(longest_keys(problem), block_keys);
     const int64_t heads = checked_multiply(problem.B * problem.H, most_key_blocks_, "d_table");
     table_sums_ = AlignedArray<double>(checked_multiply(heads, problem.table_buckets, "d_table"));
   }
@@ -92,7 +92,7 @@ void ScoreSums<T>::add_tile(const TileRange& tile, int64_t key_block, int64_t be
 template <class T>
 void ScoreSums<T>::add_table(const TileRange& tile, int64_t key_block, int64_t begin, int64_t end, const T* d_scores,
                              int64_t stride) {
-  std::array<double, kBackwardRows + kMostBackwardKeys> diagonals{};
+  std::array<double, kBackwardRows + kMostForwardKeys> diagonals{};
   for (int64_t r = 0; r < tile.rows; ++r) {
     double* diagonal = diagonals.data() + tile.rows - 1 - r;
     for (int64_t c = begin; c < end; ++c) diagonal[c] += static_cast<double>(d_scores[r * stride + c]);

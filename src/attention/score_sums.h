@@ -14,8 +14,9 @@ namespace qkv {
 template <class T>
 class ScoreSums {
  public:
+  /// `block_keys`: of the key blocks that add_tile is told the numbers of, kMostForwardKeys at most.
   ScoreSums(const Problem& problem, const BucketMap& buckets, const AttentionOptions& options,
-            const AttentionGradients& gradients);
+            const AttentionGradients& gradients, int64_t block_keys);
 
   /// True when add_tile or add_rows has work.
   bool has_sums() const { return bias_ || slopes_view_ || table_view_; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Second order: the gradients of <c_q, d_q> + <c_k, d_k> + <c_v, d_v> + <c_bias, d_bias> = sum_i dO_i . t_out_i along
-// the cotangents, as attention_second-inl.h writes them.
+// Second order: the gradients of <c_q, d_q> + <c_k, d_k> + <c_v, d_v> + <c_bias, d_bias> + ... =
+// sum_i dO_i . t_out_i + dLSE_i t_lse_i along the cotangents, as attention_second-inl.h writes them.
 //
 // An item of work is a strip of rows of one head (tangent_strip.h). Its first walk over the keys computes a, w, dP and
 // z and sums the means; its second walk owns the rows' g_q and g_d_out, and adds its share of g_k and g_v to the keys'
@@ -23,13 +23,15 @@ namespace {
 template <class T>
 class SecondOrder {
  public:
-  SecondOrder(const Problem& problem, const BucketMap& buckets, const SecondOperands& operands, ScoreSums<T>& sums)
+  SecondOrder(const Problem& problem, const BucketMap& buckets, const SecondOperands& operands, ScoreSums<T>& sums,
+              bool wants_sinks)
       : problem_(problem),
         buckets_(buckets),
         operands_(operands),
         sums_(sums),
         plan_(second_strip_plan<T>(problem)),
         turns_(problem, plan_.item_rows(), plan_.block_keys),
+        sink_gradients_(wants_sinks ? problem.rows() : 0),
         kept_means_(sums.bias_needs_own_pass() ? static_cast<size_t>(problem.rows()) : 0) {}
 
   void run() {
@@ -57,8 +59,19 @@ class SecondOrder {
   /// Of all rows, contiguous ones, for the bias that needs a pass of its own.
   const std::vector<SecondMeans<T>>& kept_means() const { return kept_means_; }
 
+  void store_sink_gradients(const MutableTensorView& g_sinks) const {
+    for (int64_t h = 0; h < problem_.H; ++h) {
+      double sum = 0;
+      for (int64_t b = 0; b < problem_.B; ++b) {
+        const int64_t first = contiguous_row(problem_, b, h);
+        for (int64_t i = 0; i < problem_.sequence(b).Tq; ++i) sum += sink_gradients_[first + i];
+      }
+      store_from_double(g_sinks.dtype(), g_sinks.at(h * g_sinks.stride(0)), sum);
+    }
+  }
+
  private:
-  bool takes_turns() const { return operands_.g_k || operands_.g_v || sums_.bias(); }
+  bool takes_turns() const { return operands_.g_k || operands_.g_v || sums_.has_sums(); }
 
   void run_item(const KeySpan& span, const RowItem& item, SecondTiles<T>& tiles) {
     tiles.load(item);
@@ -75,6 +88,10 @@ class SecondOrder {
       const SecondMeans<T> means = tiles.means(r);
       tiles.set_means(r, means);
       if (!kept_means_.empty()) kept_means_[static_cast<size_t>(first_row + r)] = means;
+      if (sink_gradients_.get() != nullptr) sink_gradients_[first_row + r] = means.sink_gradient;
+      if (!operands_.g_d_lse) continue;
+      const int64_t row = problem_.sequence(item.b).q_begin + item.first_row + r;
+      store_one<T>(operands_.g_d_lse, item.b, item.h, row, static_cast<T>(means.tangent));
     }
     auto next = parts.begin();
     for (int64_t block = blocks.first; block < blocks.last; ++block) {
@@ -121,7 +138,7 @@ class SecondOrder {
     const int64_t key = first_key(span, range.b, problem_.kv_head(range.h)) + range.first_key;
     tiles.add_key_sums(tile, operands_.g_k ? g_k_.get() + key * q_stride_ : nullptr,
                        operands_.g_v ? g_v_.get() + key * v_stride_ : nullptr);
-    if (!sums_.bias()) return;
+    if (!sums_.has_sums()) return;
     const T* g = tile.score_gradients();
     sums_.add_tile(range, range.first_key / plan_.block_keys, part.cover.begin, part.cover.end, g, plan_.stride);
     sums_.add_rows(range, part.cover.begin, part.cover.end, g, plan_.stride);
@@ -173,6 +190,7 @@ class SecondOrder {
   ScoreSums<T>& sums_;
   StripPlan plan_;
   KeyTurns turns_;
+  AlignedArray<double> sink_gradients_;  ///< [rows], contiguous rows; null: not wanted
   std::vector<SecondMeans<T>> kept_means_;
   int64_t q_stride_ = 0, v_stride_ = 0;
   AlignedArray<T> g_k_, g_v_;  ///< [keys of the span, q_stride or v_stride]
@@ -182,24 +200,31 @@ template <class T>
 void run_second_order(const Problem& problem, const AttentionOptions& options, const SecondOperands& operands,
                       const AttentionSecondGradients& gradients) {
   if (problem.rows() == 0) {
-    for (const MutableTensorView& gradient : {gradients.k, gradients.v, gradients.bias}) fill_zero(gradient);
+    for (const MutableTensorView& gradient :
+         {gradients.k, gradients.v, gradients.bias, gradients.slopes, gradients.table, gradients.sinks}) {
+      fill_zero(gradient);
+    }
     return;
   }
   const BucketMap buckets(problem);
-  ScoreSums<T> sums(problem, buckets, options, {.bias = gradients.bias});
+  ScoreSums<T> sums(problem, buckets, options,
+                    {.bias = gradients.bias, .slopes = gradients.slopes, .table = gradients.table},
+                    second_strip_plan<T>(problem).block_keys);
   if (gradients.bias) fill_zero(gradients.bias);
-  SecondOrder<T> second(problem, buckets, operands, sums);
+  SecondOrder<T> second(problem, buckets, operands, sums, static_cast<bool>(gradients.sinks));
   second.run();
+  if (gradients.sinks) second.store_sink_gradients(gradients.sinks);
   if (sums.bias_needs_own_pass()) second_bias_gradient(problem, buckets, operands, sums, second.kept_means());
   sums.finish();
 }
 
 SecondOperands check_second_order(const Problem& problem, const AttentionOptions& options, const AttentionState& state,
-                                  const TensorView& d_out, const AttentionCotangents& cotangents,
+                                  const AttentionUpstream& upstream, const AttentionCotangents& cotangents,
                                   const AttentionSecondGradients& gradients, int q_rank) {
   SecondOperands operands;
   operands.state = check_state(problem, state, q_rank);
-  operands.d_out = check_like(problem, d_out, "d_out", Rows::queries, problem.H, problem.Dv, q_rank);
+  operands.d_out = check_like(problem, upstream.d_out, "d_out", Rows::queries, problem.H, problem.Dv, q_rank);
+  if (upstream.d_lse) operands.d_lse = check_per_row(problem, upstream.d_lse, "d_lse", q_rank);
   operands.cotangents = check_cotangents(problem, options, cotangents, q_rank);
   const auto like = [&](const TensorView& view, const char* name, Rows rows, int64_t heads, int64_t width) {
     return view ? check_like(problem, view, name, rows, heads, width, q_rank) : Operand{};
@@ -208,21 +233,28 @@ SecondOperands check_second_order(const Problem& problem, const AttentionOptions
   operands.g_k = like(gradients.k, "g_k", Rows::keys, problem.Hkv, problem.D);
   operands.g_v = like(gradients.v, "g_v", Rows::keys, problem.Hkv, problem.Dv);
   operands.g_d_out = like(gradients.d_out, "g_d_out", Rows::queries, problem.H, problem.Dv);
+  if (gradients.d_lse) operands.g_d_lse = check_per_row(problem, gradients.d_lse, "g_d_lse", q_rank);
   if (gradients.bias) check_twin(gradients.bias, "g_bias", options.bias, "bias");
+  if (gradients.slopes) check_twin(gradients.slopes, "g_slopes", options.slopes, "slopes");
+  if (gradients.table) check_twin(gradients.table, "g_table", options.table, "table");
+  if (gradients.sinks) check_twin(gradients.sinks, "g_sinks", options.sinks, "sinks");
   return operands;
 }
 
 }  // namespace
 
 void attention_second_order(const TensorView& q, const TensorView& k, const TensorView& v,
-                            const AttentionOptions& options, const AttentionState& state, const TensorView& d_out,
-                            const AttentionCotangents& cotangents, const AttentionSecondGradients& gradients) {
+                            const AttentionOptions& options, const AttentionState& state,
+                            const AttentionUpstream& upstream, const AttentionCotangents& cotangents,
+                            const AttentionSecondGradients& gradients) {
   const Problem problem = check_problem(q, k, v, options);
-  const SecondOperands operands = check_second_order(problem, options, state, d_out, cotangents, gradients, q.rank());
+  const SecondOperands operands =
+      check_second_order(problem, options, state, upstream, cotangents, gradients, q.rank());
   check_overlap({{"q", q},
                  {"k", k},
                  {"v", v},
-                 {"d_out", d_out},
+                 {"d_out", upstream.d_out},
+                 {"d_lse", upstream.d_lse},
                  {"state.row_max", state.row_max.view()},
                  {"state.row_sum", state.row_sum.view()},
                  {"state.wide_out", state.wide_out.view()},
@@ -230,13 +262,20 @@ void attention_second_order(const TensorView& q, const TensorView& k, const Tens
                  {"c_q", cotangents.q},
                  {"c_k", cotangents.k},
                  {"c_v", cotangents.v},
-                 {"c_bias", cotangents.bias}},
+                 {"c_bias", cotangents.bias},
+                 {"c_slopes", cotangents.slopes},
+                 {"c_table", cotangents.table},
+                 {"c_sinks", cotangents.sinks}},
                 options,
                 {{"g_q", gradients.q},
                  {"g_k", gradients.k},
                  {"g_v", gradients.v},
                  {"g_bias", gradients.bias},
-                 {"g_d_out", gradients.d_out}});
+                 {"g_slopes", gradients.slopes},
+                 {"g_table", gradients.table},
+                 {"g_sinks", gradients.sinks},
+                 {"g_d_out", gradients.d_out},
+                 {"g_d_lse", gradients.d_lse}});
   if (problem.is_f64()) {
     run_second_order<double>(problem, options, operands, gradients);
   } else {

@@ -47,10 +47,12 @@ void SecondSums::add(const SecondSums& tile) {
 }
 
 template <class T>
-SecondMeans<T> SecondSums::means(const RowWeights<T>& weights) const {
+SecondMeans<T> SecondSums::means(const RowWeights<T>& weights, double d_lse, double t_sink) const {
   const double share = weights.share(w.weight);
-  const double w_mean = w.sum(share);
-  const double delta = d_p.sum(share);
+  const auto sink_weight = static_cast<double>(weights.sink_weight);
+  // A sink without weight, and its tangent, are nothing.
+  const double w_mean = w.sum(share) + (sink_weight == 0 ? 0.0 : sink_weight * t_sink);
+  const double delta = d_p.sum(share) - d_lse;
   const double w_shift = w_mean - w.center;
   const double d_p_shift = delta - d_p.center;
   const double product = cross - d_p_shift * w.centered - w_shift * d_p.centered + w_shift * d_p_shift * w.weight;
@@ -58,7 +60,14 @@ SecondMeans<T> SecondSums::means(const RowWeights<T>& weights) const {
   means.w = TwoParts<T>(w_mean);
   means.delta = TwoParts<T>(delta);
   means.z = TwoParts<T>(z.sum(share));
-  means.rest = static_cast<T>(product + static_cast<double>(weights.sink_weight) * delta * w_mean);
+  means.tangent = w_mean + 0.0;
+  double rest = product;
+  if (sink_weight != 0) {
+    const double of_sink = delta * (w_mean - t_sink);
+    rest += sink_weight * of_sink;
+    if (!w.is_empty()) means.sink_gradient = sink_weight * (of_sink - rest - z.sum(share));
+  }
+  means.rest = static_cast<T>(rest);
   return means;
 }
 
@@ -107,6 +116,7 @@ void SecondTiles<T>::load_finite(const Operand& operand, const RowItem& item, in
 
 template <class T>
 void SecondTiles<T>::load(const RowItem& item) {
+  item_ = item;
   strip_.load(item);
   const T sign = problem_.scale < 0 ? T{-1} : T{1};
   load_finite(problem_.q, item, problem_.D, sign, q_, q_found_, q_rows_);
@@ -185,7 +195,11 @@ void SecondTiles<T>::run_scores(const StripPart<T>& part, bool add) {
 
 template <class T>
 SecondMeans<T> SecondTiles<T>::means(int64_t r) const {
-  return sums_[static_cast<size_t>(r)].means(strip_.weights(r));
+  const Operand &d_lse = operands_.d_lse, &t_sinks = operands_.cotangents.sinks;
+  const int64_t row = problem_.sequence(item_.b).q_begin + item_.first_row + r;
+  return sums_[static_cast<size_t>(r)].means(
+      strip_.weights(r), d_lse ? load_as_double(d_lse.dtype, d_lse.at(item_.b, item_.h, row, 0)) : 0.0,
+      t_sinks ? load_as_double(t_sinks.dtype, t_sinks.at(0, item_.h, 0, 0)) : 0.0);
 }
 
 template <class T>

@@ -11,16 +11,18 @@ namespace qkv {
 /// What a call of attention_second_order is given, as operands; absent ones are zero, or not wanted.
 struct SecondOperands {
   StateOperands state;
-  Operand d_out;
+  Operand d_out, d_lse;
   TangentOperands cotangents;
-  Operand g_q, g_k, g_v, g_d_out;
+  Operand g_q, g_k, g_v, g_d_out, g_d_lse;
 };
 
-/// Means over the weights of a row that a gradient of its scores needs.
+/// Means over the weights of a row that a gradient of its scores needs; a sink counts with dP = z = 0 and w = t_sink.
 template <class T>
 struct SecondMeans {
-  TwoParts<T> w, delta, z;
-  T rest = 0;  ///< sum a (dP - delta)(w - W) + sink's weight delta W
+  TwoParts<T> w, delta, z;   ///< delta less dLSE
+  T rest = 0;                ///< sum a (dP - delta)(w - W), the sink's -delta (t_sink - W) included
+  double tangent = 0;        ///< W
+  double sink_gradient = 0;  ///< G of the sink
 };
 
 /// Sums over the tiles of a row.
@@ -29,8 +31,9 @@ struct SecondSums {
   double cross = 0;  ///< sum a (w - its center) (dP - its center)
 
   void add(const SecondSums& tile);
+  /// `d_lse` and `t_sink`: of the row and its head, or 0.
   template <class T>
-  SecondMeans<T> means(const RowWeights<T>& weights) const;
+  SecondMeans<T> means(const RowWeights<T>& weights, double d_lse, double t_sink) const;
 };
 
 /// Runs the tiles of one item of rows at a time. One per worker.
@@ -73,6 +76,7 @@ class SecondTiles {
   const StripPlan& plan_;
   const AttentionKernels<T>& kernels_;
   const DerivativeKernels<T>& derivatives_;
+  RowItem item_ = {};
   int64_t v_stride_;
   TangentStrip<T> strip_;
   PackedBlocks<T> packed_;

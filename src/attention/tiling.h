@@ -19,8 +19,9 @@ constexpr int64_t fitting_block(int64_t row_bytes, int64_t budget, int64_t low, 
 
 /// Keys of one forward block, counted from key 0. Packed keys and values of a block take half of a 1 MiB L2, next to
 /// the scores of a row block.
+inline constexpr int64_t kMostForwardKeys = 512;
 inline int64_t forward_key_block(int64_t D, int64_t Dv, int64_t element_size) {
-  return fitting_block((D + Dv) * element_size, 512 * 1024, 128, 512);
+  return fitting_block((D + Dv) * element_size, 512 * 1024, 128, kMostForwardKeys);
 }
 
 /// Keys of one backward block: whole panels and whole register tiles of every instruction set (multiples of 64 and of

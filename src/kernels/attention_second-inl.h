@@ -5,7 +5,7 @@
 //   w = (1 - tanh^2) scale U + c_bias                    as in forward mode along the cotangents
 //   dP = r (dO v^T)     z = r (dO c_v^T)
 //   W, delta, Z: sum a w, sum a dP, sum a z over the row         between the kernels, from every tile of the row
-//   h = (dP - delta)(w - W) + (z - Z)     G = a (h - rest), rest = sum a (dP - delta)(w - W) + sink's weight delta W
+//   h = (dP - delta)(w - W) + (z - Z)     G = a (h - rest), rest = sum a (dP - delta)(w - W), the sink's part included
 //   dS = a (dP - delta)     dC = dS (1 - tanh^2)     E = G (1 - tanh^2) + dS scale U d(1 - tanh^2)/ds
 //   g_dO += (r a (w - W)) v + (r a) c_v        g_q += E k + dC c_k
 //   g_k += E^T q + dC^T c_q                    g_v += (r a (w - W))^T dO

@@ -111,6 +111,17 @@ TEST(derivatives_check, wrong_calls_of_second_order) {
               call.cotangents.bias = f32({1, 1, 3, 5});
             }),
             "attention: c_bias came without bias");
+  EXPECT_EQ(with([&](SecondCall& call) { call.cotangents.slopes = f32({4}); }),
+            "attention: c_slopes came without slopes");
+  EXPECT_EQ(with([&](SecondCall& call) {
+              call.cotangents.table = f32({4, 8});
+            }),
+            "attention: c_table came without table");
+  EXPECT_EQ(with([&](SecondCall& call) { call.cotangents.sinks = f32({4}); }), "attention: c_sinks came without sinks");
+  EXPECT_EQ(with([&](SecondCall& call) { call.gradients.sinks = call.g_q.mutable_view(); }),
+            "attention: g_sinks came without sinks");
+  EXPECT_EQ(with([&](SecondCall& call) { call.gradients.d_lse = call.g_q.mutable_view(); }),
+            "attention: g_d_lse must be [2, 4, 3], got [2, 4, 3, 8]");
   EXPECT_EQ(with([&](SecondCall& call) { call.gradients.bias = call.g_q.mutable_view(); }),
             "attention: g_bias came without bias");
   EXPECT_EQ(with([&](SecondCall& call) { call.gradients.v = call.g_k.mutable_view(); }),

@@ -14,13 +14,14 @@
 namespace qkv::test {
 namespace {
 
-constexpr uint32_t kCotangents = kMoveQ | kMoveK | kMoveV | kMoveBias;
+constexpr uint32_t kCotangents = kMoveAll & ~uint32_t{kMoveScale};
 
 void expect_accurate(const TestProblem& problem, const Directions& directions) {
   for_each_target([&](const std::string& target) {
     const AttentionSecondReference results = run_second(problem, directions, {.threads = problem.spec.threads});
-    for (const AccuracyComparison& comparison : attention_second_order_accuracy(
-             problem.q, problem.k, problem.v, problem.options, problem.d_out, directions.cotangents(), results)) {
+    for (const AccuracyComparison& comparison :
+         attention_second_order_accuracy(problem.q, problem.k, problem.v, problem.options,
+                                         {problem.d_out, problem.d_lse}, directions.cotangents(), results)) {
       EXPECT_TRUE(comparison.holds()) << name(problem.spec) << "/" << target << ": " << comparison.text();
     }
   });
@@ -63,13 +64,16 @@ TEST(LongSecondOrder, is_accurate_on_random_problems) { sweep(20'000, 24'000, 13
 TEST(LongSecondOrder, is_accurate_on_random_problems_of_several_blocks) { sweep(30'000, 30'300, 1100); }
 
 double along(const AttentionSecondReference& g, const AttentionTangents& t) {
-  return inner(g.g_q.view(), t.q) + inner(g.g_k.view(), t.k) + inner(g.g_v.view(), t.v) +
-         (g.g_bias ? inner(g.g_bias.view(), t.bias) : 0);
+  const auto part = [](const Tensor& tensor, const TensorView& along) {
+    return tensor ? inner(tensor.view(), along) : 0;
+  };
+  return part(g.g_q, t.q) + part(g.g_k, t.k) + part(g.g_v, t.v) + part(g.g_bias, t.bias) + part(g.g_slopes, t.slopes) +
+         part(g.g_table, t.table) + part(g.g_sinks, t.sinks);
 }
 
 double size(const AttentionSecondReference& g) {
   double sum = 1;
-  for (const Tensor* tensor : {&g.g_q, &g.g_k, &g.g_v, &g.g_bias}) {
+  for (const Tensor* tensor : {&g.g_q, &g.g_k, &g.g_v, &g.g_bias, &g.g_slopes, &g.g_table, &g.g_sinks}) {
     if (*tensor) sum += inner(tensor->view(), tensor->view());
   }
   return sum;
@@ -113,18 +117,21 @@ TEST(second_order, equals_differences_of_the_backward) {
     TestProblem problem(spec);
     if (!is_wide(problem)) continue;
     ++compared;
-    problem.d_lse = {};
     const Directions cotangents(problem, seed, kCotangents), directions(problem, seed + 1000, kCotangents);
     for_each_target([&](const std::string& target) {
       const auto at = [&](double h) {
         const Moved moved(problem, directions, h);
         const AttentionReference g = run_operation(problem);
         const AttentionCotangents c = cotangents.cotangents();
-        return inner(g.d_q.view(), c.q) + inner(g.d_k.view(), c.k) + inner(g.d_v.view(), c.v) +
-               (g.d_bias ? inner(g.d_bias.view(), c.bias) : 0);
+        const auto part = [](const Tensor& tensor, const TensorView& with) {
+          return tensor ? inner(tensor.view(), with) : 0;
+        };
+        return part(g.d_q, c.q) + part(g.d_k, c.k) + part(g.d_v, c.v) + part(g.d_bias, c.bias) +
+               part(g.d_slopes, c.slopes) + part(g.d_table, c.table) + part(g.d_sinks, c.sinks);
       };
       const AttentionSecondReference g = run_second(problem, cotangents);
-      const double derivative = along(g, directions.tangents) + inner(g.g_d_out.view(), directions.d_out);
+      const double derivative = along(g, directions.tangents) + inner(g.g_d_out.view(), directions.d_out) +
+                                inner(g.g_d_lse.view(), directions.d_lse);
       const double near = (at(kStep) - at(-kStep)) / (2 * kStep);
       const double far = (at(2 * kStep) - at(-2 * kStep)) / (4 * kStep);
       const double bound = 2 * std::fabs(far - near) + 1e-13 * (1 + std::fabs(at(0))) * 100 / kStep;
@@ -134,8 +141,8 @@ TEST(second_order, equals_differences_of_the_backward) {
   EXPECT_GT(compared, 40);
 }
 
-/// The gradient of d_out is the tangent of out along the cotangents.
-TEST(second_order, gradient_of_d_out_is_forward_mode) {
+/// The gradients of d_out and d_lse are the tangents of out and lse along the cotangents.
+TEST(second_order, gradients_of_the_upstream_are_forward_mode) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     const TestProblem problem(wide_spec(90'000 + seed, 300));
     const Directions directions(problem, seed, kCotangents);
@@ -144,6 +151,11 @@ TEST(second_order, gradient_of_d_out_is_forward_mode) {
     const double scale = std::sqrt(1 + inner(jvp.t_out.view(), jvp.t_out.view()));
     for (int64_t n = 0; n < jvp.t_out.view().elements(); ++n) {
       ASSERT_NEAR(element(second.g_d_out.view(), n), element(jvp.t_out.view(), n), 1e-12 * scale) << name(problem.spec);
+    }
+    const double lse_scale = std::sqrt(1 + inner(jvp.t_lse.view(), jvp.t_lse.view()));
+    for (int64_t n = 0; n < jvp.t_lse.view().elements(); ++n) {
+      ASSERT_NEAR(element(second.g_d_lse.view(), n), element(jvp.t_lse.view(), n), 1e-12 * lse_scale)
+          << name(problem.spec);
     }
   }
 }
@@ -211,7 +223,12 @@ TEST(second_order, same_bits_of_a_batch_entry_alone) {
       part.g_k = converted(of(all.g_k.view()), all.g_k.dtype());
       part.g_v = converted(of(all.g_v.view()), all.g_v.dtype());
       part.g_d_out = converted(of(all.g_d_out.view()), all.g_d_out.dtype());
-      if (alone.g_bias) part.g_bias = converted(alone.g_bias.view(), alone.g_bias.dtype());  // summed over the batch
+      part.g_d_lse = converted(of(all.g_d_lse.view()), all.g_d_lse.dtype());
+      for (Tensor AttentionSecondReference::*summed :  // over the batch
+           {&AttentionSecondReference::g_bias, &AttentionSecondReference::g_slopes, &AttentionSecondReference::g_table,
+            &AttentionSecondReference::g_sinks}) {
+        if (alone.*summed) part.*summed = converted((alone.*summed).view(), (alone.*summed).dtype());
+      }
       EXPECT_EQ(different_bits(part, alone), "") << name(problem.spec) << " entry " << b;
       ++compared;
     }

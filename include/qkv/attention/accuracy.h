@@ -38,7 +38,7 @@ std::vector<AccuracyComparison> attention_jvp_accuracy(const TensorView& q, cons
                                                        const AttentionJvpReference& results);
 std::vector<AccuracyComparison> attention_second_order_accuracy(const TensorView& q, const TensorView& k,
                                                                 const TensorView& v, const AttentionOptions& options,
-                                                                const TensorView& d_out,
+                                                                const AttentionUpstream& upstream,
                                                                 const AttentionCotangents& cotangents,
                                                                 const AttentionSecondReference& results);
 

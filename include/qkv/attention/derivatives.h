@@ -37,27 +37,37 @@ void attention_jvp(const TensorView& q, const TensorView& k, const TensorView& v
 
 /// Cotangents of what attention_backward gives, each of the shape and dtype of its tensor; an absent view is zero.
 struct AttentionCotangents {
-  TensorView q = {};     ///< of d_q
-  TensorView k = {};     ///< of d_k
-  TensorView v = {};     ///< of d_v
-  TensorView bias = {};  ///< of d_bias; not read where the bias is -inf
+  TensorView q = {};       ///< of d_q
+  TensorView k = {};       ///< of d_k
+  TensorView v = {};       ///< of d_v
+  TensorView bias = {};    ///< of d_bias; not read where the bias is -inf
+  TensorView slopes = {};  ///< of d_slopes
+  TensorView table = {};   ///< of d_table
+  TensorView sinks = {};   ///< of d_sinks
 };
 
-/// Where the gradients of the backward go; an absent view is not wanted. Each has the shape and dtype of its tensor.
+/// Where the gradients of the backward go; an absent view is not wanted. Each has the shape and dtype of its tensor,
+/// that of d_lse [B, H, Tq] and f32 (f64 for f64).
 struct AttentionSecondGradients {
   MutableTensorView q = {};
   MutableTensorView k = {};
   MutableTensorView v = {};
   MutableTensorView bias = {};
   MutableTensorView d_out = {};
+  MutableTensorView slopes = {};
+  MutableTensorView table = {};
+  MutableTensorView sinks = {};
+  MutableTensorView d_lse = {};
 };
 
 /// The vector-Jacobian product of attention_backward: the gradients of
-///   <c_q, d_q> + <c_k, d_k> + <c_v, d_v> + <c_bias, d_bias>
-/// with respect to q, k, v, bias and d_out, with slopes, table, sinks and scale held constant and no d_lse. The
-/// gradient of d_out is the tangent of out along the cotangents.
+///   <c_q, d_q> + <c_k, d_k> + <c_v, d_v> + <c_bias, d_bias> + <c_slopes, d_slopes> + <c_table, d_table> +
+///   <c_sinks, d_sinks>
+/// with respect to q, k, v, bias, slopes, table, sinks and the upstream gradients, with scale held constant. The
+/// gradients of d_out and d_lse are the tangents of out and lse along the cotangents.
 void attention_second_order(const TensorView& q, const TensorView& k, const TensorView& v,
-                            const AttentionOptions& options, const AttentionState& state, const TensorView& d_out,
-                            const AttentionCotangents& cotangents, const AttentionSecondGradients& gradients);
+                            const AttentionOptions& options, const AttentionState& state,
+                            const AttentionUpstream& upstream, const AttentionCotangents& cotangents,
+                            const AttentionSecondGradients& gradients);
 
 }  // namespace qkv

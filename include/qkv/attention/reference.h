@@ -33,12 +33,14 @@ AttentionJvpReference attention_jvp_reference(const TensorView& q, const TensorV
                                               const AttentionOptions& options, Arithmetic arithmetic,
                                               const AttentionTangents& tangents);
 
-/// What attention_second_order gives; g_bias is absent without a bias.
+/// What attention_second_order gives; those of bias, slopes, table and sinks are absent without their tensor.
 struct AttentionSecondReference {
-  Tensor g_q, g_k, g_v, g_bias, g_d_out;
+  Tensor g_q = {}, g_k = {}, g_v = {}, g_bias = {}, g_d_out = {};
+  Tensor g_slopes = {}, g_table = {}, g_sinks = {}, g_d_lse = {};
 };
 AttentionSecondReference attention_second_reference(const TensorView& q, const TensorView& k, const TensorView& v,
                                                     const AttentionOptions& options, Arithmetic arithmetic,
-                                                    const TensorView& d_out, const AttentionCotangents& cotangents);
+                                                    const AttentionUpstream& upstream,
+                                                    const AttentionCotangents& cotangents);
 
 }  // namespace qkv

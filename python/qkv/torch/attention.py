@@ -10,8 +10,8 @@ from torch import Tensor
 from qkv import _core
 from qkv.torch import ops
 from qkv.torch.derivatives import Attention, Call
+from qkv.torch.options import encode
 
-INFINITY = float("inf")
 PLAIN = (Tensor, torch.nn.Parameter)
 Numbers = Union[Tensor, Sequence[float]]
 
@@ -55,14 +55,16 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, scal
               block: Optional[Tuple[int, int]] = None, query_starts: Union[Tensor, Sequence[int], None] = None,
               key_starts: Union[Tensor, Sequence[int], None] = None, dropout: float = 0.0, seed: Optional[int] = None,
               threads: Optional[int] = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-    """out = softmax(scale q k^T + ...) v, exactly, in O(n) memory, differentiable in reverse and forward mode.
+    """out = softmax(scale q k^T + ...) v, exactly, in O(n) memory, differentiable twice.
 
     q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv] on the CPU, of one dtype: float64, float32, bfloat16 or
     float16; ranks 3 and 2 too; any strides, no copies. Returns out [B, H, Tq, Dv], with return_lse also lse [B, H, Tq].
     Options are those of qkv.attention. Differences: scale may be a tensor of one element, with a derivative; without a
     seed, dropout draws one from PyTorch's generator; threads is torch.get_num_threads() unless given.
 
-    q, k, v, bias, slopes, table, sinks and scale have derivatives. Under autocast q, k and v are cast as for PyTorch's own attention.
+    q, k, v, bias, slopes, table, sinks and scale have derivatives, in reverse and forward mode, and second ones: reverse
+    over reverse, forward over reverse, reverse over forward. Under autocast q, k and v are cast as for PyTorch's own
+    attention.
     """
     q, k, v = autocast((q, k, v))
     scalars = {"softcap": softcap, "causal": causal, "window": window, "offset": offset, "buckets": buckets,
@@ -80,21 +82,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, scal
     given = [tensor for tensor in inputs if tensor is not None]
     if is_plain((*given, *extra.values())) and not (torch.is_grad_enabled() and any(t.requires_grad for t in given)):
         return run_plain(inputs, extra, scalars, return_lse)
-    options = as_text({**scalars, "extra": tuple(extra)})
+    options = encode(scalars, extra)
     if torch.compiler.is_compiling():
-        results = torch.ops.qkv.forward(*inputs, list(extra.values()), options)
+        results = torch.ops.qkv.forward(*inputs, list(extra.values()), *options)
     else:
         results = Attention.apply(Call(options), *inputs, *extra.values())
     return results[:2] if return_lse else results[0]
-
-
-def as_text(scalars):
-    """A Python literal of what is not None: what tracing can carry through a graph as a constant."""
-    for name, value in scalars.items():
-        if isinstance(value, float) and not -INFINITY < value < INFINITY:
-            raise ValueError(f"attention: {name} must be a finite number, got {value}")
-    given = [f"'{name}': {value!r}" for name, value in scalars.items() if value is not None]
-    return "{" + ", ".join(given) + "}"
 
 
 def run_plain(inputs, extra, scalars, return_lse):

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First derivatives in eager mode and under torch.func: reverse, forward, and vmap of either.
+"""Derivatives in eager mode and under torch.func: reverse, forward, second order, and vmap of each.
 
-The operators compute; the classes here say to PyTorch what is whose derivative. The derivative of a derivative is
-refused.
+The operators compute; the classes here say to PyTorch what is whose derivative. With F the operation, J t its tangent
+along t, B(x, d) = J^T d its backward and L(x, d, t) = <d, J t>,
+
+    of the backward:       reverse     gradients of L(x, d, c) in x, and J c in d       (c: cotangents of B)
+                           forward     B(x, t_d) + gradient of L(x, d, t_x) in x
+    of the tangent J t:    reverse     gradient of L(x, u, t) in x, and B(x, u) in t    (u: cotangents of J t)
+
+The gradient of L is the operator second_order. Nothing here has third derivatives, or a tangent of a tangent with
+respect to the point x; both are refused.
 """
 
 from typing import NamedTuple
@@ -10,14 +17,15 @@ from typing import NamedTuple
 import torch
 
 from qkv.torch import ops
+from qkv.torch.options import Options
 
 N = len(ops.INPUTS)
 
 
 class Call(NamedTuple):
-    """What is no tensor: `options` as the operators take them."""
+    """What is no tensor, as the operators take it."""
 
-    options: str
+    options: Options
 
 
 def loop(function, info, in_dims, arguments):
@@ -30,12 +38,37 @@ def loop(function, info, in_dims, arguments):
     return tuple(torch.stack(parts) for parts in zip(*results)), (0,) * len(results[0])
 
 
+def zeros_of_out(state, tensors):
+    return torch.zeros(state[0].shape[-tensors[0].dim():], dtype=tensors[0].dtype)
+
+
+def backward(call, wanted, upstream, state, tensors):
+    """The gradients of the inputs at the places `wanted`, for upstream (d_out, d_lse), either of them None."""
+    d_out, d_lse = upstream
+    if d_out is None:
+        d_out = zeros_of_out(state, tensors)
+    return Backward.apply(call, wanted, d_out, d_lse, *state, *tensors)
+
+
+def second_order(call, wanted, upstream, cotangents, state, tensors):
+    """Gradients of L at the places `wanted` of INPUTS + UPSTREAM; `cotangents`: a dict by place."""
+    d_out, d_lse = upstream
+    if d_out is None:
+        d_out = zeros_of_out(state, tensors)
+    return SecondOrder.apply(call, wanted, tuple(cotangents), d_out, d_lse, *cotangents.values(), *state, *tensors)
+
+
+def given(values):
+    """Those that are there, by place."""
+    return {place: value for place, value in enumerate(values) if value is not None}
+
+
 class Attention(torch.autograd.Function):
     """(call, inputs of INPUTS..., extra...) to (out, lse, row_max, row_sum, wide_out)."""
 
     @staticmethod
     def forward(call, *tensors):
-        return tuple(torch.ops.qkv.forward(*tensors[:N], list(tensors[N:]), call.options))
+        return tuple(torch.ops.qkv.forward(*tensors[:N], list(tensors[N:]), *call.options))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -44,30 +77,27 @@ class Attention(torch.autograd.Function):
         ctx.mark_non_differentiable(row_max, row_sum, wide_out)
         ctx.set_materialize_grads(False)
         state = (wide_out if ops.has_wide_out(out) else out, row_max, row_sum)
-        ctx.save_for_backward(*tensors, *state)
-        ctx.save_for_forward(*tensors, *state)
+        ctx.save_for_backward(*state, *tensors)
+        ctx.save_for_forward(*state, *tensors)
 
     @staticmethod
     def backward(ctx, d_out, d_lse, *_):
-        *tensors, out, row_max, row_sum = ctx.saved_tensors
+        (out, *rows), tensors = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         gradients = [None] * (1 + len(tensors))
         wanted = tuple(place for place in range(N) if ctx.needs_input_grad[1 + place])
         if wanted and (d_out is not None or d_lse is not None):
-            if d_out is None:
-                d_out = torch.zeros(out.shape, dtype=tensors[0].dtype)
-            found = Backward.apply(ctx.call, wanted, d_out, d_lse, out.detach(), row_max, row_sum, *tensors)
+            found = backward(ctx.call, wanted, (d_out, d_lse), (out.detach(), *rows), tensors)
             for place, gradient in zip(wanted, found):
                 gradients[1 + place] = gradient
         return tuple(gradients)
 
     @staticmethod
     def jvp(ctx, _, *tangents):
-        *tensors, out, row_max, row_sum = ctx.saved_tensors
-        places = tuple(place for place in range(N) if tangents[place] is not None)
-        if not places:
+        (out, *rows), tensors = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+        moving = given(tangents[:N])
+        if not moving:
             return (None,) * 5
-        t_out, t_lse = Jvp.apply(ctx.call, places, out.detach(), row_max, row_sum, *(tangents[p] for p in places),
-                                 *tensors)
+        t_out, t_lse = Jvp.apply(ctx.call, tuple(moving), *moving.values(), out.detach(), *rows, *tensors)
         return t_out, t_lse, None, None, None
 
     @staticmethod
@@ -75,8 +105,124 @@ class Attention(torch.autograd.Function):
         return loop(Attention, info, in_dims, arguments)
 
 
-class LastDerivative(torch.autograd.Function):
-    """What has no derivative of its own."""
+class Backward(torch.autograd.Function):
+    """(call, wanted, d_out, d_lse, state..., inputs..., extra...) to the wanted gradients."""
+
+    @staticmethod
+    def forward(call, wanted, d_out, d_lse, out, row_max, row_sum, *tensors):
+        return tuple(torch.ops.qkv.backward(*tensors[:N], list(tensors[N:]), *call.options, out, row_max, row_sum,
+                                            d_out, d_lse, list(wanted)))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.call, ctx.wanted, *tensors = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        upstream, state, tensors = ctx.saved_tensors[:2], ctx.saved_tensors[2:5], ctx.saved_tensors[5:]
+        gradients = [None] * (7 + len(tensors))
+        moving = {ctx.wanted[n]: cotangent for n, cotangent in given(cotangents).items()}
+        if not moving:
+            return tuple(gradients)
+        # Where the inputs are in the arguments, then d_out and d_lse.
+        arguments = (*range(7, 7 + N), 2, 3)
+        wanted = tuple(place for place, n in enumerate(arguments) if ctx.needs_input_grad[n])
+        if wanted and wanted[0] < N:
+            found = second_order(ctx.call, wanted, upstream, moving, state, tensors)
+        elif wanted:  # the backward is linear in them
+            both = Jvp.apply(ctx.call, tuple(moving), *moving.values(), *state, *tensors)
+            found = [both[place - N] for place in wanted]
+        for place, gradient in zip(wanted, found if wanted else ()):
+            gradients[arguments[place]] = gradient
+        return tuple(gradients)
+
+    @staticmethod
+    def jvp(ctx, _call, _wanted, t_d_out, t_d_lse, *tangents):
+        upstream, state, tensors = ctx.saved_tensors[:2], ctx.saved_tensors[2:5], ctx.saved_tensors[5:]
+        results = (None,) * len(ctx.wanted)
+        if t_d_out is not None or t_d_lse is not None:
+            results = backward(ctx.call, ctx.wanted, (t_d_out, t_d_lse), state, tensors)
+        moving = given(tangents[3:3 + N])
+        if moving:
+            further = second_order(ctx.call, ctx.wanted, upstream, moving, state, tensors)
+            results = tuple(b if a is None else a + b for a, b in zip(results, further))
+        return tuple(results)
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        return loop(Backward, info, in_dims, arguments)
+
+
+class Jvp(torch.autograd.Function):
+    """(call, places, tangents..., state..., inputs..., extra...) to (t_out, t_lse)."""
+
+    @staticmethod
+    def forward(call, places, *tensors):
+        tangents, (out, row_max, row_sum), tensors = Jvp.parts(places, tensors)
+        return tuple(torch.ops.qkv.jvp(*tensors[:N], list(tensors[N:]), *call.options, out, row_max, row_sum,
+                                       [tangent.contiguous() for tangent in tangents], list(places)))
+
+    @staticmethod
+    def parts(places, tensors):
+        n = len(places)
+        return tensors[:n], tensors[n:n + 3], tensors[n + 3:]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.call, ctx.places, *tensors = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx, d_out, d_lse):
+        tangents, state, tensors = Jvp.parts(ctx.places, ctx.saved_tensors)
+        gradients = [None] * (2 + len(ctx.saved_tensors))
+        if d_out is None and d_lse is None:
+            return tuple(gradients)
+        first = 2 + len(tangents) + 3  # of the inputs among the arguments
+        of_tangents = tuple(n for n in range(len(tangents)) if ctx.needs_input_grad[2 + n])
+        if of_tangents:
+            wanted = tuple(ctx.places[n] for n in of_tangents)
+            for n, gradient in zip(of_tangents, backward(ctx.call, wanted, (d_out, d_lse), state, tensors)):
+                gradients[2 + n] = gradient
+        wanted = tuple(place for place in range(N) if ctx.needs_input_grad[first + place])
+        if wanted:
+            moving = dict(zip(ctx.places, tangents))
+            found = second_order(ctx.call, wanted, (d_out, d_lse), moving, state, tensors)
+            for place, gradient in zip(wanted, found):
+                gradients[first + place] = gradient
+        return tuple(gradients)
+
+    @staticmethod
+    def jvp(ctx, _call, _places, *tangents):
+        of_tangents, _, of_inputs = Jvp.parts(ctx.places, tangents)
+        if given(of_inputs[:N]):
+            raise RuntimeError("attention: expected forward mode over reverse, or reverse over forward, for a second "
+                               "derivative; got forward over forward")
+        _, state, tensors = Jvp.parts(ctx.places, ctx.saved_tensors)
+        moving = {ctx.places[n]: tangent for n, tangent in given(of_tangents).items()}
+        if not moving:
+            return None, None
+        return Jvp.apply(ctx.call, tuple(moving), *moving.values(), *state, *tensors)
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        return loop(Jvp, info, in_dims, arguments)
+
+
+class SecondOrder(torch.autograd.Function):
+    """(call, wanted, places, d_out, d_lse, cotangents..., state..., inputs..., extra...) to the wanted gradients."""
+
+    @staticmethod
+    def forward(call, wanted, places, d_out, d_lse, *tensors):
+        cotangents, (out, row_max, row_sum), tensors = Jvp.parts(places, tensors)
+        return tuple(torch.ops.qkv.second_order(*tensors[:N], list(tensors[N:]), *call.options, out, row_max, row_sum,
+                                                d_out, d_lse, [c.contiguous() for c in cotangents], list(places),
+                                                list(wanted)))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -84,31 +230,12 @@ class LastDerivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *_):
-        raise RuntimeError("attention: expected a first derivative, got the derivative of one")
-
-
-class Backward(LastDerivative):
-    """(call, wanted, d_out, d_lse, out, row_max, row_sum, inputs..., extra...) to the wanted gradients."""
+        raise RuntimeError("attention: expected a first or second derivative, got a third")
 
     @staticmethod
-    def forward(call, wanted, d_out, d_lse, out, row_max, row_sum, *tensors):
-        return tuple(torch.ops.qkv.backward(*tensors[:N], list(tensors[N:]), call.options, out, row_max, row_sum, d_out,
-                                            d_lse, list(wanted)))
+    def jvp(ctx, *_):
+        raise RuntimeError("attention: expected a first or second derivative, got a third")
 
     @staticmethod
     def vmap(info, in_dims, *arguments):
-        return loop(Backward, info, in_dims, arguments)
-
-
-class Jvp(LastDerivative):
-    """(call, places, out, row_max, row_sum, tangents..., inputs..., extra...) to (t_out, t_lse)."""
-
-    @staticmethod
-    def forward(call, places, out, row_max, row_sum, *tensors):
-        tangents, tensors = tensors[:len(places)], tensors[len(places):]
-        return tuple(torch.ops.qkv.jvp(*tensors[:N], list(tensors[N:]), call.options, out, row_max, row_sum,
-                                       [tangent.contiguous() for tangent in tangents], list(places)))
-
-    @staticmethod
-    def vmap(info, in_dims, *arguments):
-        return loop(Jvp, info, in_dims, arguments)
+        return loop(SecondOrder, info, in_dims, arguments)
