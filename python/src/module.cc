@@ -14,6 +14,7 @@
 #include "python/src/attention.h"
 #include "python/src/derivatives.h"
 #include "python/src/in_place.h"
+#include "python/xla/handler.h"
 #include "qkv/kernels/targets.h"
 #include "qkv/support/error.h"
 #include "qkv/support/parallel.h"
@@ -51,6 +52,7 @@ NB_MODULE(_core, module) {
   python::add_attention(module);
   python::add_derivatives(module);
   python::add_in_place(module);
+  python::add_xla(module);
   module.def("learn_torch", &python::learn_torch, nb::arg("torch"));
   module.def(
       "version", [] { return std::string(version()); }, "Of the library.");
