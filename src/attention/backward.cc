@@ -20,6 +20,7 @@
 #include "attention/backward_tiles.h"
 #include "attention/check.h"
 #include "attention/check_view.h"
+#include "attention/pairs.h"
 #include "attention/plan.h"
 #include "attention/score_sums.h"
 #include "qkv/support/parallel.h"
@@ -113,7 +114,7 @@ class Backward {
     for (const BackwardPart<T, E>& part : parts) {
       sums_.add_rows(part.range, part.cover.begin, part.cover.end, part.d_scores(), tiles.scores_stride());
     }
-    if constexpr (BackwardTiles<T, E>::kInPairs) {
+    if constexpr (kInPairs<T, E>) {
       if (row_scale_ != nullptr) add_scale_sums(parts);
     }
     if (wants_query_sums()) tiles.add_query_gradients(query_sums(range, tiles));
@@ -134,7 +135,7 @@ class Backward {
         store_row<T>(d_q_, range.b, range.h, problem_.sequence(range.b).q_begin + i, sums, problem_.D,
                      static_cast<T>(problem_.scale));
       }
-      if constexpr (!BackwardTiles<T, E>::kInPairs) {
+      if constexpr (!kInPairs<T, E>) {
         if (row_scale_ != nullptr) store_row_scale(range, i, tiles.queries() + r * tiles.q_stride(), sums);
       }
     }
@@ -208,14 +209,6 @@ void run_backward(const Problem& problem, const AttentionOptions& options, const
     for (int64_t row = 0; row < problem.rows(); ++row) total += row_scale[row];
     store_from_double(gradients.scale.dtype(), gradients.scale.data(), total);
   }
-}
-
-/// True when the products of the problem go in pairs of bf16. A scale so large that what a pair flushes to 0 counts
-/// keeps to f32.
-bool uses_pairs(const Problem& problem) {
-  const PairKernels* pairs = kernels().bf16;
-  return problem.dtype == DType::bf16 && pairs != nullptr && pairs->forward_tile != nullptr &&
-         std::fabs(problem.scale) <= 0x1p40;
 }
 
 }  // namespace

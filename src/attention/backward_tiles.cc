@@ -5,18 +5,6 @@
 
 namespace qkv {
 
-namespace {
-
-template <class T>
-void negate(T* values, int64_t count) {
-  for (int64_t n = 0; n < count; ++n) values[n] = -values[n];
-}
-void negate(BFloat16Pair* pairs, int64_t count) {
-  for (int64_t n = 0; n < count; ++n) pairs[n].bits ^= 0x80008000U;
-}
-
-}  // namespace
-
 template <class T, class E>
 BackwardTiles<T, E>::BackwardTiles(const Problem& problem, const BucketMap& buckets, const BackwardRows<T>& rows,
                                    BackwardNeeds needs)
@@ -27,38 +15,38 @@ BackwardTiles<T, E>::BackwardTiles(const Problem& problem, const BucketMap& buck
       needs_(needs),
       planner_(problem, buckets, kernels_, kBackwardRows, block_keys_),
       dropout_(problem, kernels_, kBackwardRows, block_keys_),
-      keys_(block_keys_ * ceil_divide(problem.D, kStep), kUninitialised),
-      values_(block_keys_ * ceil_divide(problem.Dv, kStep), kUninitialised),
-      k_(block_keys_ / kStep * round_up(problem.D, kernels_.lanes), kUninitialised),
+      keys_(block_keys_ * width_in<T, E>(problem.D), kUninitialised),
+      values_(block_keys_ * width_in<T, E>(problem.Dv), kUninitialised),
+      k_(block_keys_ / kElements<T, E> * round_up(problem.D, kernels_.lanes), kUninitialised),
       d_k_(block_keys_ * round_up(problem.D, kernels_.lanes), kUninitialised),
       d_v_(block_keys_ * round_up(problem.Dv, kernels_.lanes), kUninitialised),
       k_found_(block_keys_, kUninitialised),
       scores_(kBackwardRows * block_keys_, kUninitialised),
       d_scores_(kBackwardRows * block_keys_, kUninitialised),
       factors_(problem.softcap > 0 ? kBackwardRows * block_keys_ : 0, kUninitialised),
-      products_(kInPairs && needs.scale_sums ? kBackwardRows * block_keys_ : 0, kUninitialised),
+      products_(kInPairs<T, E> && needs.scale_sums ? kBackwardRows * block_keys_ : 0, kUninitialised),
       scale_sums_(kBackwardRows, kUninitialised),
-      weights_by_key_(kInPairs ? kBackwardRows / 2 * block_keys_ : 0, kUninitialised),
-      d_inner_by_key_(kInPairs ? kBackwardRows / 2 * block_keys_ : 0, kUninitialised),
-      d_inner_by_row_(kInPairs ? kBackwardRows * block_keys_ / 2 : 0, kUninitialised),
+      weights_by_key_(kInPairs<T, E> ? kBackwardRows / 2 * block_keys_ : 0, kUninitialised),
+      d_inner_by_key_(kInPairs<T, E> ? kBackwardRows / 2 * block_keys_ : 0, kUninitialised),
+      d_inner_by_row_(kInPairs<T, E> ? kBackwardRows * block_keys_ / 2 : 0, kUninitialised),
       is_whole_row_(kBackwardRows, kUninitialised) {
   tile_.q_width = round_up(problem.D, kernels_.lanes);
   tile_.v_width = round_up(problem.Dv, kernels_.lanes);
-  tile_.score.q_stride = kInPairs ? ceil_divide(problem.D, kStep) : tile_.q_width;
-  tile_.d_out_stride = kInPairs ? ceil_divide(problem.Dv, kStep) : tile_.v_width;
+  tile_.score.q_stride = kInPairs<T, E> ? width_in<T, E>(problem.D) : tile_.q_width;
+  tile_.d_out_stride = kInPairs<T, E> ? width_in<T, E>(problem.Dv) : tile_.v_width;
   for (auto [rows_of, width] : {std::pair{&q_, tile_.q_width}, std::pair{&d_out_, tile_.v_width}}) {
-    rows_of->streamed = AlignedArray<E>(kBackwardRows / kStep * width, kUninitialised);
+    rows_of->streamed = AlignedArray<E>(kBackwardRows / kElements<T, E> * width, kUninitialised);
     rows_of->broadcast = AlignedArray<E>(kBackwardRows * width, kUninitialised);
     rows_of->found = AlignedArray<int64_t>(kBackwardRows, kUninitialised);
   }
   tile_.score.keys = keys_.get();
-  tile_.score.D = ceil_divide(problem.D, kStep);
+  tile_.score.D = width_in<T, E>(problem.D);
   tile_.score.scale = static_cast<T>(std::fabs(problem.scale));
   tile_.score.softcap = static_cast<T>(problem.softcap);
   tile_.score.finished = needs_finished_scores(problem);
   tile_.score.scores = scores_.get();
   tile_.score.scores_stride = block_keys_;
-  tile_.Dv = ceil_divide(problem.Dv, kStep);
+  tile_.Dv = width_in<T, E>(problem.Dv);
   tile_.values = values_.get();
   tile_.k_streamed = k_.get();
   tile_.d_scores = d_scores_.get();
@@ -73,24 +61,6 @@ BackwardTiles<T, E>::BackwardTiles(const Problem& problem, const BucketMap& buck
 }
 
 template <class T, class E>
-void BackwardTiles<T, E>::pack_panels(const StoredRows& rows, E* panels) const {
-  if constexpr (kInPairs) {
-    kernels().bf16->pack_pair_panels(rows, panels);
-  } else {
-    kernels_.pack_panels(rows, panels);
-  }
-}
-
-template <class T, class E>
-int64_t BackwardTiles<T, E>::pack_streamed(const StoredRows& rows, E* streamed, int64_t width, int64_t* found) const {
-  if constexpr (kInPairs) {
-    return kernels().bf16->pack_row_pairs(rows, streamed, width, found);
-  } else {
-    return kernels_.pack_rows(rows, streamed, width, found);
-  }
-}
-
-template <class T, class E>
 void BackwardTiles<T, E>::load_keys(int64_t b, int64_t hkv, int64_t index) {
   const Sequence& sequence = problem_.sequence(b);
   range_.first_key = index * block_keys_;
@@ -98,7 +68,7 @@ void BackwardTiles<T, E>::load_keys(int64_t b, int64_t hkv, int64_t index) {
   const int64_t row = sequence.k_begin + range_.first_key;
   const StoredRows k = stored_rows(problem_.k, b, hkv, row, range_.keys, problem_.D);
   pack_panels(k, keys_.get());
-  tile_.k_nonfinite = {k, k_found_.get(), pack_streamed(k, k_.get(), tile_.q_width, k_found_.get())};
+  tile_.k_nonfinite = pack_streamed_rows(k, k_.get(), tile_.q_width, k_found_.get());
   pack_panels(stored_rows(problem_.v, b, hkv, row, range_.keys, problem_.Dv), values_.get());
   std::fill_n(d_k_.get(), range_.keys * tile_.q_width, T{0});
   std::fill_n(d_v_.get(), range_.keys * tile_.v_width, T{0});
@@ -109,14 +79,10 @@ const E* BackwardTiles<T, E>::load_rows(const StoredRows& stored, bool negative,
                                         int64_t width, NonFiniteRows& nonfinite) {
   E* streamed = rows.streamed.get();
   E* broadcast = rows.broadcast.get();
-  nonfinite = {stored, rows.found.get(), pack_streamed(stored, streamed, width, rows.found.get())};
-  if (negative) negate(streamed, ceil_divide(stored.rows, kStep) * width);
-  if constexpr (kInPairs) {
-    kernels().bf16->pack_pair_rows(stored, broadcast, stride);
-  } else {
-    if (nonfinite.count == 0) return streamed;
-    kernels_.pack_rows(stored, broadcast, stride, nullptr);
-  }
+  nonfinite = pack_streamed_rows(stored, streamed, width, rows.found.get());
+  if (negative) negate(streamed, ceil_divide(stored.rows, kElements<T, E>) * width);
+  if (!kInPairs<T, E> && nonfinite.count == 0) return streamed;
+  pack_broadcast_rows(stored, broadcast, stride);
   if (negative) negate(broadcast, stored.rows * stride);
   return broadcast;
 }
@@ -173,11 +139,7 @@ void BackwardTiles<T, E>::run_part(int64_t r, int64_t rows) {
     }
   } else if (!part.cover.empty()) {
     part.tile = tile_of(part, r);
-    if constexpr (kInPairs) {
-      kernels().bf16->backward_tile(part.tile);
-    } else {
-      kernels_.backward_tile(part.tile);
-    }
+    kernels_of<T, E>().backward_tile(part.tile);
     parts_.push_back(part);
   }
   if (covered < rows) run_part(r + covered, rows - covered);
@@ -191,9 +153,9 @@ BackwardTile<T, E> BackwardTiles<T, E>::tile_of(const BackwardPart<T, E>& part, 
   tile.dropout = dropout_.decide(part.range, {part.cover.begin, part.cover.end});
   tile.q_nonfinite.first_row = tile.d_out_nonfinite.first_row = r;
   tile.score.q += r * tile.score.q_stride;
-  tile.q_streamed += r / kStep * tile.q_width;
+  tile.q_streamed += r / kElements<T, E> * tile.q_width;
   tile.d_out += r * tile.d_out_stride;
-  tile.d_out_streamed += r / kStep * tile.v_width;
+  tile.d_out_streamed += r / kElements<T, E> * tile.v_width;
   for (T** rows : {&tile.score.scores, &tile.d_scores, &tile.factors, &tile.products}) {
     if (*rows != nullptr) *rows += r * block_keys_;
   }
@@ -212,11 +174,7 @@ template <class T, class E>
 void BackwardTiles<T, E>::add_query_gradients(T* d_q) {
   for (BackwardPart<T, E>& part : parts_) {
     part.tile.d_q = d_q + (part.range.first_row - range_.first_row) * tile_.q_width;
-    if constexpr (kInPairs) {
-      kernels().bf16->query_gradients(part.tile);
-    } else {
-      kernels_.query_gradients(part.tile);
-    }
+    kernels_of<T, E>().query_gradients(part.tile);
   }
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <type_traits>
 #include <vector>
 
 #include "attention/backward_rows.h"
 #include "attention/dropout.h"
+#include "attention/pairs.h"
 #include "attention/rows.h"
 #include "attention/terms.h"
 #include "kernels/attention_kernels.h"
@@ -40,8 +40,6 @@ class BackwardTiles {
   /// Query block `index` of a head becomes current.
   void load_queries(int64_t b, int64_t h, int64_t index);
 
-  static constexpr bool kInPairs = !std::is_same_v<T, E>;
-
   /// Runs the current blocks' tile, on the edge of a mask in smaller groups of rows; dK and dV are added where wanted.
   /// Returns the parts in which some pair is visible, with their dS.
   const std::vector<BackwardPart<T, E>>& run(bool want_keys, bool want_values);
@@ -59,9 +57,6 @@ class BackwardTiles {
   const T* d_v() const { return d_v_.get(); }
 
  private:
-  /// Elements of one E along the width, and rows of one streamed row.
-  static constexpr int64_t kStep = kInPairs ? 2 : 1;
-
   /// One operand of the query block in both its forms.
   struct Rows {
     AlignedArray<E> streamed, broadcast;
@@ -71,8 +66,6 @@ class BackwardTiles {
   /// broadcast form.
   const E* load_rows(const StoredRows& stored, bool negate, Rows& rows, int64_t stride, int64_t width,
                      NonFiniteRows& nonfinite);
-  void pack_panels(const StoredRows& rows, E* panels) const;
-  int64_t pack_streamed(const StoredRows& rows, E* streamed, int64_t width, int64_t* found) const;
 
   /// Rows [r, r + rows) of the query block.
   void run_part(int64_t r, int64_t rows);

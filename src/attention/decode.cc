@@ -22,6 +22,7 @@
 #include "attention/key_cache.h"
 #include "attention/key_value_storage.h"
 #include "attention/mask.h"
+#include "attention/pairs.h"
 #include "attention/score_tile.h"
 #include "attention/tiling.h"
 #include "qkv/support/parallel.h"
@@ -55,11 +56,12 @@ struct HeadItem {
 template <class T>
 class RunningTriples {
  public:
-  RunningTriples(const Problem& problem, int64_t stride)
+  RunningTriples(const Problem& problem, int64_t stride, bool has_weight_sums)
       : problem_(problem),
         stride_(stride),
         m_(problem.rows()),
         l_(problem.rows()),
+        weight_sum_(has_weight_sums ? problem.rows() : 0),
         out_(problem.rows() * stride),
         turns_(std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(problem.B * problem.Hkv))) {
     std::fill_n(m_.get(), problem.rows(), -std::numeric_limits<T>::infinity());
@@ -78,7 +80,8 @@ class RunningTriples {
     const Sequence& sequence = problem_.sequence(b);
     const int64_t first = (problem_.packed ? sequence.q_begin : b * problem_.Tq) * problem_.H;
     const int64_t row = first + hkv * problem_.group() * sequence.Tq;
-    return {m_.get() + row, l_.get() + row, out_.get() + row * stride_, stride_};
+    T* weight_sum = weight_sum_.get() == nullptr ? nullptr : weight_sum_.get() + row;
+    return {m_.get() + row, l_.get() + row, weight_sum, out_.get() + row * stride_, stride_};
   }
 
  private:
@@ -87,11 +90,11 @@ class RunningTriples {
 
   const Problem& problem_;
   int64_t stride_;
-  AlignedArray<T> m_, l_, out_;
+  AlignedArray<T> m_, l_, weight_sum_, out_;
   std::unique_ptr<std::atomic<int64_t>[]> turns_;
 };
 
-template <class T>
+template <class T, class E>
 class HeadWorker {
  public:
   HeadWorker(const Problem& problem, const BucketMap& buckets, int64_t rows)
@@ -102,9 +105,10 @@ class HeadWorker {
         value_stride_(round_up(problem.Dv, kernels_.lanes)),
         planner_(problem, buckets, kernels_, std::min(rows, kForwardRows), stride_),
         group_planner_(problem, buckets, kernels_, std::min(rows, kStoredRows), stride_),
-        q_(rows * problem.D),
+        q_(rows * width_in<T, E>(problem.D)),
         m_(rows),
         l_(rows),
+        weight_sum_(kInPairs<T, E> ? rows : 0),
         out_(rows * value_stride_),
         scores_(std::min(rows, kForwardRows) * stride_),
         block_out_(kForwardTileRows * value_stride_),
@@ -112,14 +116,11 @@ class HeadWorker {
 
   void load_queries(const HeadItem& item) {
     const Sequence& sequence = problem_.sequence(item.b);
-    const int64_t elements = sequence.Tq * problem_.D;
+    const int64_t elements = sequence.Tq * width_in<T, E>(problem_.D);
     for (int64_t g = 0; g < problem_.group(); ++g) {
-      kernels_.pack_rows(
-          stored_rows(problem_.q, item.b, item.hkv * problem_.group() + g, sequence.q_begin, sequence.Tq, problem_.D),
-          q_.get() + g * elements, problem_.D, nullptr);
-    }
-    if (problem_.scale < 0) {
-      for (int64_t n = 0; n < problem_.group() * elements; ++n) q_[n] = -q_[n];
+      const int64_t h = item.hkv * problem_.group() + g;
+      const StoredRows rows = stored_rows(problem_.q, item.b, h, sequence.q_begin, sequence.Tq, problem_.D);
+      pack_queries<T>(problem_, rows, q_.get() + g * elements);
     }
   }
 
@@ -142,7 +143,9 @@ class HeadWorker {
   }
 
   /// Of the block computed last.
-  Triples<T> triples() const { return {m_.get(), l_.get(), out_.get(), value_stride_}; }
+  Triples<T> triples() const {
+    return {m_.get(), l_.get(), kInPairs<T, E> ? weight_sum_.get() : nullptr, out_.get(), value_stride_};
+  }
 
  private:
   bool reads_stored(const TileRange& range) const {
@@ -151,15 +154,16 @@ class HeadWorker {
   }
 
   /// Rows [row, row + heads * range.rows) of the scratch, those of `heads` heads from range.h on.
-  ForwardTile<T> forward_tile(const TileRange& range, const TileCover<T>& cover, int64_t row, int64_t heads) {
-    ForwardTile<T> tile{};
-    tile.score = score_tile<T>(problem_, cover, q_.get() + row * problem_.D, heads * range.rows, nullptr,
-                               {scores_.get(), stride_});
+  ForwardTile<T, E> forward_tile(const TileRange& range, const TileCover<T>& cover, int64_t row, int64_t heads) {
+    ForwardTile<T, E> tile{};
+    tile.score = score_tile<T, E>(problem_, cover, q_.get() + row * width_in<T, E>(problem_.D), heads * range.rows,
+                                  nullptr, {scores_.get(), stride_});
     tile.v_stride = value_stride_;
     tile.first = true;
     tile.block_out = block_out_.get();
     tile.m = m_.get() + row;
     tile.l = l_.get() + row;
+    if constexpr (kInPairs<T, E>) tile.weight_sum = weight_sum_.get() + row;
     tile.out = out_.get() + row * value_stride_;
     tile.out_stride = value_stride_;
     TileRange of_head = range;
@@ -171,20 +175,20 @@ class HeadWorker {
     return tile;
   }
 
-  void forward_packed(ForwardTile<T>& tile, const TileRange& range, int64_t hkv, int64_t index) {
+  void forward_packed(ForwardTile<T, E>& tile, const TileRange& range, int64_t hkv, int64_t index) {
     if (!cache_) cache_.emplace(problem_, kernels_, block_keys_, true, 1);
-    const PackedKeyBlock<T>& block = cache_->block(range.b, hkv, index);
+    const PackedKeyBlock<E>& block = cache_->block(range.b, hkv, index);
     tile.score.keys = block.keys;
     tile.v = block.values;
     tile.v_nonfinite = block.nonfinite;
-    kernels_.forward_tile(tile);
+    kernels_of<T, E>().forward_tile(tile);
   }
 
   /// All rows of the group in one tile.
   bool stored_tile(const TileRange& range, int64_t hkv, int64_t index) {
     const TileCover<T> cover = group_planner_.plan(range, problem_.group());
     if (cover.empty()) return false;
-    DecodeTile<T> tile{};
+    DecodeTile<T, E> tile{};
     tile.block = forward_tile(range, cover, 0, problem_.group());
     if (problem_.cache != nullptr) {
       const KeyValueBlock& block = problem_.cache->block(range.b, index);
@@ -195,7 +199,7 @@ class HeadWorker {
       tile.keys = stored_rows(problem_.k, range.b, hkv, row, range.keys, problem_.D);
       tile.values = stored_rows(problem_.v, range.b, hkv, row, range.keys, problem_.Dv);
     }
-    if (!kernels_.decode_block(tile)) forward_packed(tile.block, range, hkv, index);
+    if (!kernels_of<T, E>().decode_block(tile)) forward_packed(tile.block, range, hkv, index);
     return true;
   }
 
@@ -205,10 +209,11 @@ class HeadWorker {
     if (cover.empty()) {
       std::fill_n(m_.get() + row, range.rows, -std::numeric_limits<T>::infinity());
       std::fill_n(l_.get() + row, range.rows, T{0});
+      if constexpr (kInPairs<T, E>) std::fill_n(weight_sum_.get() + row, range.rows, T{0});
       std::fill_n(out_.get() + row * value_stride_, range.rows * value_stride_, T{0});
       return false;
     }
-    ForwardTile<T> tile = forward_tile(range, cover, row, 1);
+    ForwardTile<T, E> tile = forward_tile(range, cover, row, 1);
     forward_packed(tile, range, hkv, index);
     return true;
   }
@@ -220,9 +225,10 @@ class HeadWorker {
   int64_t value_stride_;
   TilePlanner<T> planner_;
   GroupPlanner<T> group_planner_;
-  AlignedArray<T> q_, m_, l_, out_, scores_, block_out_;
+  AlignedArray<E> q_;
+  AlignedArray<T> m_, l_, weight_sum_, out_, scores_, block_out_;
   TileDecisions<T> dropout_;
-  std::optional<KeyCache<T>> cache_;
+  std::optional<KeyCache<T, E>> cache_;
 };
 
 /// Key blocks that some row of the batch entry may see.
@@ -265,11 +271,11 @@ bool has_few_queries(const Problem& problem) {
   return rows <= kStoredRows || longest_keys(problem) > forward_key_block(problem.D, problem.Dv, element);
 }
 
-template <class T>
+template <class T, class E>
 void forward_few_queries(const Problem& problem, const ForwardResults<T>& results, int threads) {
   const int64_t block_keys = forward_key_block(problem.D, problem.Dv, static_cast<int64_t>(sizeof(T)));
   const bool split = threads > 1 && problem.B * problem.Hkv < kItemsPerWorker * threads;
-  RunningTriples<T> running(problem, round_up(problem.Dv, kernels().attention<T>().lanes));
+  RunningTriples<T> running(problem, round_up(problem.Dv, kernels().attention<T>().lanes), kInPairs<T, E>);
   std::vector<KeyRange> blocks;
   for (int64_t b = 0; b < problem.B; ++b) {
     blocks.push_back(visible_blocks(problem, b, block_keys));
@@ -278,13 +284,13 @@ void forward_few_queries(const Problem& problem, const ForwardResults<T>& result
   const std::vector<HeadItem> items = cut_heads(problem, blocks, split);
   const int64_t count = static_cast<int64_t>(items.size());
   const BucketMap buckets(problem);
-  std::vector<HeadWorker<T>> workers;
+  std::vector<HeadWorker<T, E>> workers;
   const int worker_count = parallel_workers(count, threads);
   workers.reserve(static_cast<size_t>(worker_count));
   for (int w = 0; w < worker_count; ++w) workers.emplace_back(problem, buckets, most_rows(problem));
   parallel_for(count, threads, [&](int64_t number, int w) {
     const HeadItem& item = items[static_cast<size_t>(number)];
-    HeadWorker<T>& worker = workers[static_cast<size_t>(w)];
+    HeadWorker<T, E>& worker = workers[static_cast<size_t>(w)];
     const int64_t Tq = problem.sequence(item.b).Tq;
     const Triples<T> triples = running.of_group(item.b, item.hkv);
     worker.load_queries(item);
@@ -296,13 +302,13 @@ void forward_few_queries(const Problem& problem, const ForwardResults<T>& result
     }
     if (item.last_block != blocks[static_cast<size_t>(item.b)].end) return;
     for (int64_t row = 0; row < problem.group() * Tq; ++row) {
-      finish_row<T>(problem, results, item.b, item.hkv * problem.group() + row / Tq, row % Tq, triples.m[row],
-                    triples.l[row], triples.out + row * triples.stride);
+      finish_row<T>(problem, results, item.b, item.hkv * problem.group() + row / Tq, row % Tq, triples, row);
     }
   });
 }
 
-template void forward_few_queries(const Problem&, const ForwardResults<float>&, int);
-template void forward_few_queries(const Problem&, const ForwardResults<double>&, int);
+template void forward_few_queries<float, float>(const Problem&, const ForwardResults<float>&, int);
+template void forward_few_queries<double, double>(const Problem&, const ForwardResults<double>&, int);
+template void forward_few_queries<float, BFloat16Pair>(const Problem&, const ForwardResults<float>&, int);
 
 }  // namespace qkv

@@ -8,8 +8,8 @@ namespace qkv {
 /// True when the rows that share a key/value head are so few that reading keys and values is what counts.
 bool has_few_queries(const Problem& problem);
 
-/// The forward pass of such a problem: the same bits as by items of rows.
-template <class T>
+/// The forward pass of such a problem, with operands of E: the same bits as by items of rows.
+template <class T, class E>
 void forward_few_queries(const Problem& problem, const ForwardResults<T>& results, int threads);
 
 }  // namespace qkv

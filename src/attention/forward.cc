@@ -4,12 +4,14 @@
 //
 // An item of work is a few hundred rows of one head. It walks the key blocks that any of its rows sees, in key order.
 // Per block, rows go in groups of kForwardRows whose scores fit L2; each block yields a triple (m, l, O) from zero that
-// is merged into the row's (attention_forward-inl.h). At the end the sink joins and O is divided by l.
+// is merged into the row's (attention_forward-inl.h). At the end the sink joins and O is divided by l, in pairs of bf16
+// by the sum of the weights as they were rounded for O.
 // Bytes moved: keys and values are packed once per head (again per item where a head exceeds the cache), queries read
 // and outputs written once.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "attention/check.h"
@@ -18,6 +20,7 @@
 #include "attention/dropout.h"
 #include "attention/forward_results.h"
 #include "attention/key_cache.h"
+#include "attention/pairs.h"
 #include "attention/plan.h"
 #include "attention/rows.h"
 #include "attention/score_tile.h"
@@ -34,7 +37,7 @@ namespace {
 constexpr int64_t kItemRows = 192;
 constexpr int64_t kLongItemRows = 768;
 
-template <class T>
+template <class T, class E>
 class ForwardWorker {
  public:
   ForwardWorker(const Problem& problem, const BucketMap& buckets, const ForwardResults<T>& results, int64_t item_rows)
@@ -45,9 +48,10 @@ class ForwardWorker {
         stride_(round_up(std::min(block_keys_, longest_keys(problem)), kernels_.panel_width)),
         planner_(problem, buckets, kernels_, kForwardRows, stride_),
         cache_(problem, kernels_, block_keys_, true),
-        q_(item_rows * problem.D),
+        q_(item_rows * width_in<T, E>(problem.D)),
         m_(item_rows),
         l_(item_rows),
+        weight_sum_(kInPairs<T, E> ? item_rows : 0),
         out_(item_rows * cache_.value_stride()),
         scores_(kForwardRows * stride_),
         block_out_(kForwardTileRows * cache_.value_stride()),
@@ -64,20 +68,17 @@ class ForwardWorker {
     for (int64_t r = 0; r < item.rows; r += kForwardRows) {
       if (!met_keys_[static_cast<size_t>(r / kForwardRows)]) clear_rows(r, std::min(kForwardRows, item.rows - r));
     }
+    const Triples<T> triples = {m_.get(), l_.get(), kInPairs<T, E> ? weight_sum_.get() : nullptr, out_.get(),
+                                cache_.value_stride()};
     for (int64_t r = 0; r < item.rows; ++r) {
-      finish_row<T>(problem_, results_, item.b, item.h, item.first_row + r, m_[r], l_[r],
-                    out_.get() + r * cache_.value_stride());
+      finish_row<T>(problem_, results_, item.b, item.h, item.first_row + r, triples, r);
     }
   }
 
  private:
   void load_queries(const RowItem& item) {
     const int64_t row = problem_.sequence(item.b).q_begin + item.first_row;
-    kernels_.pack_rows(stored_rows(problem_.q, item.b, item.h, row, item.rows, problem_.D), q_.get(), problem_.D,
-                       nullptr);
-    if (problem_.scale < 0) {
-      for (int64_t n = 0; n < item.rows * problem_.D; ++n) q_[n] = -q_[n];
-    }
+    pack_queries<T>(problem_, stored_rows(problem_.q, item.b, item.h, row, item.rows, problem_.D), q_.get());
     met_keys_.assign(static_cast<size_t>(ceil_divide(item.rows, kForwardRows)), false);
   }
 
@@ -88,10 +89,10 @@ class ForwardWorker {
     const TileRange range{item.b, item.h, item.first_row + r, rows, first_key, keys};
     const TileCover<T> cover = planner_.plan(range);
     if (cover.empty()) return;
-    const PackedKeyBlock<T>& block = cache_.block(item.b, problem_.kv_head(item.h), index);
-    ForwardTile<T> tile{};
-    tile.score =
-        score_tile<T>(problem_, cover, q_.get() + r * problem_.D, range.rows, block.keys, {scores_.get(), stride_});
+    const PackedKeyBlock<E>& block = cache_.block(item.b, problem_.kv_head(item.h), index);
+    ForwardTile<T, E> tile{};
+    const E* q = q_.get() + r * width_in<T, E>(problem_.D);
+    tile.score = score_tile<T, E>(problem_, cover, q, range.rows, block.keys, {scores_.get(), stride_});
     tile.v = block.values;
     tile.v_stride = cache_.value_stride();
     tile.v_nonfinite = block.nonfinite;
@@ -102,15 +103,17 @@ class ForwardWorker {
     tile.block_out = block_out_.get();
     tile.m = m_.get() + r;
     tile.l = l_.get() + r;
+    if constexpr (kInPairs<T, E>) tile.weight_sum = weight_sum_.get() + r;
     tile.out = out_.get() + r * tile.v_stride;
     tile.out_stride = tile.v_stride;
-    kernels_.forward_tile(tile);
+    kernels_of<T, E>().forward_tile(tile);
   }
 
   /// The triples of rows that no tile has met.
   void clear_rows(int64_t r, int64_t rows) {
     std::fill_n(m_.get() + r, rows, -std::numeric_limits<T>::infinity());
     std::fill_n(l_.get() + r, rows, T{0});
+    if constexpr (kInPairs<T, E>) std::fill_n(weight_sum_.get() + r, rows, T{0});
     std::fill_n(out_.get() + r * cache_.value_stride(), rows * cache_.value_stride(), T{0});
   }
   const Problem& problem_;
@@ -119,33 +122,42 @@ class ForwardWorker {
   int64_t block_keys_;
   int64_t stride_;  ///< of scores: a block, or less where no sequence fills one
   TilePlanner<T> planner_;
-  KeyCache<T> cache_;
-  AlignedArray<T> q_, m_, l_, out_;
+  KeyCache<T, E> cache_;
+  AlignedArray<E> q_;
+  AlignedArray<T> m_, l_, weight_sum_, out_;
   AlignedArray<T> scores_, block_out_;
   TileDecisions<T> dropout_;
   std::vector<bool> met_keys_;  ///< of each group of kForwardRows: some tile has met them
 };
 
-template <class T>
-void run_forward(const Problem& problem, const ForwardResults<T>& results) {
+template <class T, class E>
+void run_forward_in(const Problem& problem, const ForwardResults<T>& results) {
   const AttentionKernels<T>& set = kernels().attention<T>();
   const int64_t block_keys = forward_key_block(problem.D, problem.Dv, static_cast<int64_t>(sizeof(T)));
-  const int64_t item_rows = KeyCache<T>::holds_whole_heads(problem, set, block_keys) ? kItemRows : kLongItemRows;
+  const int64_t item_rows = KeyCache<T, E>::holds_whole_heads(problem, set, block_keys) ? kItemRows : kLongItemRows;
   const int threads = useful_threads(problem, visible_work(problem));
-  if (has_few_queries(problem)) return forward_few_queries(problem, results, threads);
+  if (has_few_queries(problem)) return forward_few_queries<T, E>(problem, results, threads);
   const std::vector<RowItem> items = cut_rows(problem, item_rows, threads);
   if (items.empty()) return;
   int64_t longest = 0;
   for (const RowItem& item : items) longest = std::max(longest, item.rows);
   const BucketMap buckets(problem);
   const int64_t count = static_cast<int64_t>(items.size());
-  std::vector<ForwardWorker<T>> workers;
+  std::vector<ForwardWorker<T, E>> workers;
   const int worker_count = parallel_workers(count, threads);
   workers.reserve(static_cast<size_t>(worker_count));
   for (int w = 0; w < worker_count; ++w) workers.emplace_back(problem, buckets, results, longest);
   parallel_for(count, threads, [&](int64_t index, int worker) {
     workers[static_cast<size_t>(worker)].run(items[static_cast<size_t>(index)]);
   });
+}
+
+template <class T>
+void run_forward(const Problem& problem, const ForwardResults<T>& results) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (uses_pairs(problem)) return run_forward_in<T, BFloat16Pair>(problem, results);
+  }
+  run_forward_in<T, T>(problem, results);
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 
 #include "attention/rows.h"
 #include "attention/sink.h"
+#include "kernels/attention_kernels.h"
 
 namespace qkv {
 
@@ -17,12 +18,17 @@ struct ForwardResults {
   T* wide_out = nullptr;  ///< [rows, Dv]
 };
 
-/// Row i of a head from its triple: the sink joins, O is divided by l and stored, and so is what else is wanted.
+/// Row i of a head from row r of some triples: the sink joins, O is divided by the sum of its weights and stored, and
+/// so is what else is wanted.
 template <class T>
-void finish_row(const Problem& problem, const ForwardResults<T>& results, int64_t b, int64_t h, int64_t i, T m, T l,
-                const T* out) {
-  const T factor = merge_sink(problem, h, m, l);
-  const T inverse = l == 0 ? T{0} : factor / l;
+void finish_row(const Problem& problem, const ForwardResults<T>& results, int64_t b, int64_t h, int64_t i,
+                const Triples<T>& triples, int64_t r) {
+  T m = triples.m[r];
+  T l = triples.l[r];
+  T weight_sum = triples.weight_sum != nullptr ? triples.weight_sum[r] : l;
+  const T* out = triples.out + r * triples.stride;
+  const T factor = merge_sink(problem, h, m, l, weight_sum);
+  const T inverse = weight_sum == 0 ? T{0} : factor / weight_sum;
   const int64_t stored_row = problem.sequence(b).q_begin + i;
   const int64_t number = problem.row_index(b, h) + i * problem.row_step();
   store_row<T>(results.out, b, h, stored_row, out, problem.Dv, inverse);

@@ -86,7 +86,9 @@ class JvpWorker {
 
   void run_scores(const StripPart<T>& part) {
     strip_.set_terms(part);
-    kernels_.tangent_scores(make_tile(part));
+    TangentTile<T> tile = make_tile(part);
+    strip_.multiply(part, tile);
+    kernels_.tangent_scores(tile);
   }
 
   void add_sums(const StripPart<T>& part) {

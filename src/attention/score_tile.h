@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "attention/pairs.h"
 #include "attention/terms.h"
 
 namespace qkv {
@@ -14,20 +15,21 @@ struct ScoreScratch {
   int64_t stride = 0;
 };
 
-/// The scores of `rows` queries, at `q` [rows, D] (negated under a negative scale), on a cover that a planner gave.
-template <class T>
-ScoreTile<T> score_tile(const Problem& problem, const TileCover<T>& cover, const T* q, int64_t rows, const T* keys,
-                        const ScoreScratch<T>& scratch) {
-  ScoreTile<T> tile{.q = q,
-                    .q_stride = problem.D,
-                    .keys = keys,
-                    .rows = rows,
-                    .D = problem.D,
-                    .scale = static_cast<T>(std::fabs(problem.scale)),
-                    .softcap = static_cast<T>(problem.softcap),
-                    .finished = needs_finished_scores(problem),
-                    .scores = scratch.scores,
-                    .scores_stride = scratch.stride};
+/// The scores of `rows` queries, at `q` [rows, D in E] (negated under a negative scale), on a cover from a planner.
+template <class T, class E>
+ScoreTile<T, E> score_tile(const Problem& problem, const TileCover<T>& cover, const E* q, int64_t rows, const E* keys,
+                           const ScoreScratch<T>& scratch) {
+  const int64_t width = width_in<T, E>(problem.D);
+  ScoreTile<T, E> tile{.q = q,
+                       .q_stride = width,
+                       .keys = keys,
+                       .rows = rows,
+                       .D = width,
+                       .scale = static_cast<T>(std::fabs(problem.scale)),
+                       .softcap = static_cast<T>(problem.softcap),
+                       .finished = needs_finished_scores(problem),
+                       .scores = scratch.scores,
+                       .scores_stride = scratch.stride};
   cover.apply(tile);
   return tile;
 }

@@ -181,7 +181,9 @@ SecondTile<T> SecondTiles<T>::make_tile(const StripPart<T>& part) {
 template <class T>
 void SecondTiles<T>::run_scores(const StripPart<T>& part, bool add) {
   strip_.set_terms(part);
-  derivatives_.second_scores(make_tile(part));
+  SecondTile<T> second = make_tile(part);
+  strip_.multiply(part, second.moved);
+  derivatives_.second_scores(second);
   if (!add) return;
   for (int64_t r = part.r; r < part.r + part.range.rows; ++r) {
     SecondSums tile;

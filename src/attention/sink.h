@@ -21,22 +21,24 @@ bool makes_row_nan(T sink) {
   return std::isnan(sink) || sink == std::numeric_limits<T>::infinity();
 }
 
-/// Merges the triple (sink, 1, 0) into a row's (m, l); returns the factor its O is to be multiplied by. A row that sees
-/// no key becomes (sink, 1), whatever the sink is: out is 0 and lse the sink.
+/// Merges the triple (sink, 1, 0) into a row's (m, l), and into the sum of its rounded weights; returns the factor its
+/// O is to be multiplied by. A row that sees no key becomes (sink, 1), whatever the sink is: out is 0 and lse the sink.
 template <class T>
-T merge_sink(const Problem& problem, int64_t h, T& m, T& l) {
+T merge_sink(const Problem& problem, int64_t h, T& m, T& l, T& weight_sum) {
   constexpr T kEmpty = -std::numeric_limits<T>::infinity();
   if (!problem.sinks) return T{1};
   const T sink = sink_of<T>(problem, h);
   if (m == kEmpty && l == 0) {  // a NaN row has this m too
     m = sink;
-    l = 1;
+    l = weight_sum = 1;
     return T{0};
   }
   if (sink == kEmpty) return T{1};
   const T larger = m < sink ? sink : m;
   const T row_factor = std::exp(m - larger);
-  l = l * row_factor + std::exp(sink - larger);
+  const T share = std::exp(sink - larger);
+  l = l * row_factor + share;
+  weight_sum = weight_sum * row_factor + share;
   m = larger;
   return row_factor;
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/tangent_strip.h"
 
+#include <type_traits>
+
+#include "attention/score_tile.h"
+
 namespace qkv {
 namespace {
 
@@ -36,6 +40,11 @@ TangentStrip<T>::TangentStrip(const Problem& problem, const BucketMap& buckets, 
        {&m_, &inverse_l_, &inverse_l_low_, &mean_, &mean_low_, &weight_sum_, &center_, &centered_sum_}) {
     *by_row = AlignedArray<T>(plan.item_rows());
   }
+  if constexpr (std::is_same_v<T, float>) {
+    if (!uses_pairs(problem)) return;
+    pair_q_ = AlignedArray<BFloat16Pair>(plan.item_rows() * width_in<float, BFloat16Pair>(problem.D));
+    pair_keys_.emplace(problem, kernels_, plan.block_keys, false);
+  }
 }
 
 template <class T>
@@ -50,6 +59,10 @@ template <class T>
 void TangentStrip<T>::load(const RowItem& item) {
   load_rows(problem_.q, item, q_);
   if (tangents_.q) load_rows(tangents_.q, item, t_q_);
+  if (pair_keys_) {
+    const int64_t row = problem_.sequence(item.b).q_begin + item.first_row;
+    pack_queries<float>(problem_, stored_rows(problem_.q, item.b, item.h, row, item.rows, problem_.D), pair_q_.get());
+  }
   for (int64_t r = 0; r < item.rows; ++r) {
     const int64_t number = problem_.row_index(item.b, item.h) + (item.first_row + r) * problem_.row_step();
     const T m = load_as<T>(DTypeOf<T>::value, state_.row_max.at(0, 0, number, 0));
@@ -94,6 +107,20 @@ TangentTile<T> TangentStrip<T>::tile(const StripPart<T>& part, const T* keys, co
   tile.mean = mean_.get() + r;
   tile.mean_low = mean_low_.get() + r;
   return tile;
+}
+
+template <class T>
+void TangentStrip<T>::multiply(const StripPart<T>& part, TangentTile<T>& tile) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (!pair_keys_) return;
+    const TileRange& range = part.range;
+    const BFloat16Pair* keys =
+        pair_keys_->block(range.b, problem_.kv_head(range.h), range.first_key / plan_.block_keys).keys;
+    const BFloat16Pair* q = pair_q_.get() + part.r * width_in<float, BFloat16Pair>(problem_.D);
+    kernels().bf16->raw_scores(score_tile<float, BFloat16Pair>(problem_, part.cover, q, range.rows, keys,
+                                                               {tile.score.scores, tile.score.scores_stride}));
+    tile.has_products = true;
+  }
 }
 
 template class TangentStrip<float>;

@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "attention/check.h"
 #include "attention/check_derivatives.h"
 #include "attention/dropout.h"
+#include "attention/key_cache.h"
 #include "attention/plan.h"
 #include "attention/row_means.h"
 #include "attention/rows.h"
@@ -92,6 +94,10 @@ class TangentStrip {
   /// A tile of the part over keys and weights; operands of values are the caller's to add.
   TangentTile<T> tile(const StripPart<T>& part, const T* keys, const T* t_keys, T* weights, T* moves) const;
 
+  /// Where the forward pass multiplies in pairs of bf16, q . k of the part as it does: weights fit m and l only when
+  /// their scores are the very ones. Everything else is computed in T.
+  void multiply(const StripPart<T>& part, TangentTile<T>& tile);
+
   /// Sums of the last tile, and the means, by row of the item.
   WeightedSums tile_sums(int64_t r) const {
     return {static_cast<double>(weight_sum_[r]), static_cast<double>(center_[r]),
@@ -129,7 +135,9 @@ class TangentStrip {
   TilePlanner<T> planner_;
   TileDecisions<T> dropout_;
   TangentTerms<T> t_terms_;
-  AlignedArray<T> q_, t_q_;          // [item rows, q_stride], with the sign of the scale
+  AlignedArray<T> q_, t_q_;            // [item rows, q_stride], with the sign of the scale
+  AlignedArray<BFloat16Pair> pair_q_;  // [item rows, D in pairs], likewise
+  std::optional<KeyCache<float, BFloat16Pair>> pair_keys_;
   std::vector<RowWeights<T>> rows_;  // of the item, like the rest
   AlignedArray<T> m_, inverse_l_, inverse_l_low_, mean_, mean_low_, weight_sum_, center_, centered_sum_;
 };

@@ -19,7 +19,6 @@
 #endif
 
 #include <limits>
-#include <type_traits>
 
 #include "kernels/attention_scores-inl.h"
 #include "kernels/dropout-inl.h"
@@ -28,9 +27,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
-
-template <class T, class E>
-constexpr bool kInPairs = !std::is_same_v<T, E>;
 
 /// Zeroes the lanes of pairs that are hidden, and those beyond the last column: NaN of a hidden key or value must not
 /// pass.

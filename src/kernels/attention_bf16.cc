@@ -7,6 +7,8 @@
 #ifdef QKV_AVX3_BF16
 #include "kernels/attention_scores-inl.h"
 #include "kernels/backward_pairs-inl.h"
+#include "kernels/decode_pairs-inl.h"
+#include "kernels/forward_pairs-inl.h"
 #include "kernels/pairs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,8 +20,9 @@ constexpr PairKernels kKernels = {
     .pack_pair_rows = PackPairRows,
     .pack_pair_panels = PackPairPanels,
     .pack_row_pairs = PackRowPairs,
-    .score_tile = ScoresOfTile<float, BFloat16Pair>,
-    .forward_tile = nullptr,
+    .raw_scores = RawScores<float, BFloat16Pair>,
+    .forward_tile = ForwardOfTile<float, BFloat16Pair>,
+    .decode_block = DecodePairs,
     .backward_tile = BackwardOfTile<float, BFloat16Pair>,
     .query_gradients = QueryGradients<float, BFloat16Pair>,
 };

@@ -12,6 +12,9 @@
 // A register tile of rows computes the vectors of columns that one of its rows sees, and no others. Largest and
 // smallest scores come from the registers of the product where every row sees every column.
 // Sums over keys run in key order: p in lanes by position, then across lanes as ReduceRows does; O key by key.
+//
+// With operands in pairs of bf16, p is rounded once as it enters O; l is the sum of the unrounded ones, and a fourth
+// number of the row, the sum of the rounded ones, is what O is divided by in the end.
 #if defined(QKV_ATTENTION_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_ATTENTION_FORWARD_INL_H_
 #undef QKV_ATTENTION_FORWARD_INL_H_
@@ -40,6 +43,8 @@ struct ForwardRows {
   HWY_ALIGN T smallest[kRows];
   HWY_ALIGN T block_m[kRows];
   HWY_ALIGN T block_l[kRows];
+  HWY_ALIGN T weight_lanes[kRows * kLanes<T>];  ///< in pairs: sums of rounded weights
+  HWY_ALIGN T block_weights[kRows];
   MergeFactors<T> factors;
   ColumnSpan spans[kForwardRows / kTileRows];  ///< of each register tile: the columns that one of its rows sees
 };
@@ -52,53 +57,67 @@ HWY_INLINE Vector<T> Exponentials(Vector<T> s, Vector<T> scale, Vector<T> m, boo
   return normal ? ExpNormal<T>(x) : ExpNonPositive<T>(x);
 }
 
-/// p of one row in place of its scores, on the words of `span`: 0 where hidden. Returns the sum in lanes by position.
-template <bool kNormal, class T, class E>
-HWY_INLINE Vector<T> ExponentialsOfRow(const ScoreTile<T, E>& score, int64_t r, ColumnSpan span, T scale_of_scores,
-                                       T largest) {
-  constexpr int64_t N = kLanes<T>;
-  const Tag<T> d;
-  T* HWY_RESTRICT s = score.scores + r * score.scores_stride;
-  const auto scale = hn::Set(d, scale_of_scores);
-  const auto m = hn::Set(d, largest);
-  auto sum = hn::Zero(d);
-  for (int64_t word = span.begin / kWordBits * kWordBits; word < span.end; word += kWordBits) {
-    const uint64_t shown = ShownWord(score, r, word);
-    if (HWY_LIKELY(shown == ~uint64_t{0})) {
+/// The same where `lanes` are visible, 0 elsewhere.
+template <bool kNormal, class T>
+HWY_INLINE Vector<T> ShownExponentials(Vector<T> s, Vector<T> scale, Vector<T> m, uint64_t lanes) {
+  if (lanes == 0) return hn::Zero(Tag<T>());
+  const auto p = Exponentials<T>(s, scale, m, kNormal);
+  return lanes == kAllLanes<T> ? p : hn::IfThenElseZero(MaskOfLanes<T>(lanes), p);
+}
+
+/// What becomes of a row of scores where operands are of T; forward_pairs-inl.h has that of pairs.
+template <class T, class E>
+struct ForwardSteps {
+  using Score = ScoreTile<T, E>;
+
+  /// p of one row in place of its scores, on the words of `span`: 0 where hidden. Returns the sum in lanes by position.
+  template <bool kNormal>
+  static HWY_INLINE Vector<T> ExponentialsOfRow(const Score& score, int64_t r, ColumnSpan span, T scale_of_scores,
+                                                T largest, ForwardRows<T>& /*rows*/) {
+    constexpr int64_t N = kLanes<T>;
+    const Tag<T> d;
+    T* HWY_RESTRICT s = score.scores + r * score.scores_stride;
+    const auto scale = hn::Set(d, scale_of_scores);
+    const auto m = hn::Set(d, largest);
+    auto sum = hn::Zero(d);
+    for (int64_t word = span.begin / kWordBits * kWordBits; word < span.end; word += kWordBits) {
+      const uint64_t shown = ShownWord(score, r, word);
+      if (HWY_LIKELY(shown == ~uint64_t{0})) {
 #pragma GCC unroll 4
-      for (int64_t c = word; c < word + kWordBits; c += N) {
-        const auto p = Exponentials<T>(hn::LoadU(d, s + c), scale, m, kNormal);
+        for (int64_t c = word; c < word + kWordBits; c += N) {
+          const auto p = Exponentials<T>(hn::LoadU(d, s + c), scale, m, kNormal);
+          sum = hn::Add(sum, p);
+          hn::StoreU(p, d, s + c);
+        }
+        continue;
+      }
+      for (int64_t c = word; c < std::min(word + kWordBits, span.end); c += N) {
+        const auto p = ShownExponentials<kNormal, T>(hn::LoadU(d, s + c), scale, m, LanesOfWord<T>(shown, c - word));
         sum = hn::Add(sum, p);
         hn::StoreU(p, d, s + c);
       }
-      continue;
     }
-    for (int64_t c = word; c < std::min(word + kWordBits, span.end); c += N) {
-      const uint64_t lanes = LanesOfWord<T>(shown, c - word);
-      auto p = hn::Zero(d);
-      if (lanes != 0) {
-        p = Exponentials<T>(hn::LoadU(d, s + c), scale, m, kNormal);
-        if (lanes != kAllLanes<T>) p = hn::IfThenElseZero(MaskOfLanes<T>(lanes), p);
-      }
-      sum = hn::Add(sum, p);
-      hn::StoreU(p, d, s + c);
+    return sum;
+  }
+  /// r p in place of p.
+  static HWY_NOINLINE void DropWeights(const TileDropout<T>& dropout, const Score& score, int64_t r, ColumnSpan span) {
+    const Tag<T> d;
+    T* HWY_RESTRICT p = score.scores + r * score.scores_stride;
+    for (int64_t c = span.begin / kLanes<T> * kLanes<T>; c < span.end; c += kLanes<T>) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, p + c), DropoutFactors<T>(dropout, r, c)), d, p + c);
     }
   }
-  return sum;
-}
-
-/// r p in place of p.
-template <class T>
-HWY_NOINLINE void DropWeights(const TileDropout<T>& dropout, int64_t r, ColumnSpan span, T* HWY_RESTRICT p) {
-  const Tag<T> d;
-  for (int64_t c = span.begin / kLanes<T> * kLanes<T>; c < span.end; c += kLanes<T>) {
-    hn::StoreU(hn::Mul(hn::LoadU(d, p + c), DropoutFactors<T>(dropout, r, c)), d, p + c);
-  }
-}
+  static HWY_INLINE void SumRoundedWeights(int64_t /*count*/, ForwardRows<T>& /*rows*/) {}
+  /// Weights of the tile, [rows, scores_stride].
+  static HWY_INLINE const E* Weights(const Score& score) { return score.scores; }
+  /// What O still lacks of r.
+  static HWY_INLINE T OutputFactor(const TileDropout<T>& /*dropout*/) { return T{1}; }
+};
 
 /// Scores to weights, with the block's m and l.
 template <class T, class E>
 HWY_INLINE void WeightsOfTile(const ScoreTile<T, E>& score, const TileDropout<T>& dropout, ForwardRows<T>& rows) {
+  using Steps = ForwardSteps<T, E>;
   const Tag<T> d;
   ReduceRows<LargestOf>(rows.lanes, score.rows, rows.largest);
   ReduceRows<SmallestOf>(rows.smallest_lanes, score.rows, rows.smallest);
@@ -114,23 +133,25 @@ HWY_INLINE void WeightsOfTile(const ScoreTile<T, E>& score, const TileDropout<T>
     const T m = empty ? T{0} : largest * scale;
     // False for NaN too.
     const bool normal = rows.smallest[r] * scale - m >= ExpConstants<T>::kNormal;
-    const auto sum =
-        normal ? ExponentialsOfRow<true>(score, r, span, scale, m) : ExponentialsOfRow<false>(score, r, span, scale, m);
+    const auto sum = normal ? Steps::template ExponentialsOfRow<true>(score, r, span, scale, m, rows)
+                            : Steps::template ExponentialsOfRow<false>(score, r, span, scale, m, rows);
     hn::Store(sum, d, rows.lanes + r * kLanes<T>);
     rows.block_m[r] = empty ? largest : m;
-    if (HWY_UNLIKELY(dropout.kept != nullptr)) DropWeights(dropout, r, span, score.scores + r * score.scores_stride);
+    if (HWY_UNLIKELY(dropout.kept != nullptr)) Steps::DropWeights(dropout, score, r, span);
   }
   ReduceRows<SumOf>(rows.lanes, score.rows, rows.block_l);
+  Steps::SumRoundedWeights(score.rows, rows);
 }
 
 /// What becomes of the sums of a row of outputs: merged with the row's.
-template <class T>
+template <class T, bool kScaled>
 struct StoreOutputs {
   const MergeFactors<T>& factors;
   int64_t row;  ///< of the tile, that is row 0 of the product
   T* out;       ///< of the tile's row 0
   int64_t out_stride;
   bool first;
+  T factor;  ///< of the sums, when kScaled
 
   template <int V>
   HWY_INLINE void operator()(int64_t r, int64_t vector, const Vector<T> (&sum)[V]) const {
@@ -139,7 +160,7 @@ struct StoreOutputs {
     T* HWY_RESTRICT to = out + n * out_stride + vector * kLanes<T>;
 #pragma GCC unroll 16
     for (int v = 0; v < V; ++v) {
-      auto x = sum[v];
+      auto x = kScaled ? hn::Mul(sum[v], hn::Set(d, factor)) : sum[v];
       if (!first) x = MergeOutput(hn::LoadU(d, to + v * kLanes<T>), x, factors.old[n], factors.block[n]);
       hn::StoreU(x, d, to + v * kLanes<T>);
     }
@@ -147,31 +168,33 @@ struct StoreOutputs {
 };
 
 /// O: one product per register tile, over the keys that its rows see.
-template <class T, class E>
+template <bool kScaled, class T, class E>
 HWY_INLINE void OutputsOfTile(const ForwardTile<T, E>& tile, const ForwardRows<T>& all) {
   const ScoreTile<T, E>& score = tile.score;
   const int64_t vectors = tile.v_stride / kLanes<T>;
+  const T factor = ForwardSteps<T, E>::OutputFactor(tile.dropout);
   for (int64_t r = 0; r < score.rows; r += kTileRows) {
     const int64_t rows = std::min<int64_t>(kTileRows, score.rows - r);
-    const ColumnSpan span = all.spans[r / kTileRows];
+    const int64_t first_step = all.spans[r / kTileRows].begin / kElements<T, E>;
+    const int64_t last_step = (all.spans[r / kTileRows].end + kElements<T, E> - 1) / kElements<T, E>;
+    const E* weights = ForwardSteps<T, E>::Weights(score) + r * score.scores_stride;
     const ProductOperands<T, E> product = {
-        .a = score.scores + r * score.scores_stride + span.begin,
+        .a = weights + first_step,
         .a_row = score.scores_stride,
         .a_step = 1,
-        .b = tile.v + span.begin * tile.v_stride,
+        .b = tile.v + first_step * tile.v_stride,
         .b_step = tile.v_stride,
         .c = tile.block_out,
         .c_row = tile.v_stride,
-        .steps = span.end - span.begin,
+        .steps = last_step - first_step,
     };
-    const StoreOutputs<T> store = {all.factors, r, tile.out, tile.out_stride, tile.first};
+    const StoreOutputs<T, kScaled> store = {all.factors, r, tile.out, tile.out_stride, tile.first, factor};
     if (HWY_LIKELY(tile.v_nonfinite.count == 0)) {
       ProductOfRows(product, rows, vectors, store);
       continue;
     }
     Product<Into::kSet>(product, rows, vectors);
-    const ScoreTile<T, E> part = RowsOfTile(score, r, rows);
-    AddNonFiniteKeys(part, tile.v_nonfinite, part.scores, tile.block_out, tile.v_stride);
+    AddNonFiniteKeys(RowsOfTile(score, r, rows), tile.v_nonfinite, weights, tile.block_out, tile.v_stride);
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t v = 0; v < vectors; ++v) {
         const Vector<T> sum[1] = {hn::LoadU(Tag<T>(), tile.block_out + row * tile.v_stride + v * kLanes<T>)};
@@ -181,14 +204,27 @@ HWY_INLINE void OutputsOfTile(const ForwardTile<T, E>& tile, const ForwardRows<T
   }
 }
 
+/// The block's m and l, and what was rounded of it, into the rows'.
+template <class T, class E>
+HWY_INLINE void MergeTileSums(const ForwardTile<T, E>& tile, ForwardRows<T>& rows) {
+  MergeSums(rows.block_m, rows.block_l, tile.score.rows, tile.first, tile.m, tile.l, rows.factors);
+  if constexpr (kInPairs<T, E>) {
+    MergeWeightSums(rows.block_weights, tile.score.rows, tile.first, rows.factors, tile.weight_sum);
+  }
+}
+
 template <class T, class E>
 void ForwardOfTile(const ForwardTile<T, E>& tile) {
   static_assert(kTileRows == kForwardTileRows && kForwardRows % kTileRows == 0);
   ForwardRows<T> rows;
   ScoresOfTileRows<false>(tile.score, rows.lanes, rows.smallest_lanes, rows.spans);
   WeightsOfTile(tile.score, tile.dropout, rows);
-  MergeSums(rows.block_m, rows.block_l, tile.score.rows, tile.first, tile.m, tile.l, rows.factors);
-  OutputsOfTile(tile, rows);
+  MergeTileSums(tile, rows);
+  if (kInPairs<T, E> && HWY_UNLIKELY(tile.dropout.kept != nullptr)) {
+    OutputsOfTile<kInPairs<T, E>>(tile, rows);
+  } else {
+    OutputsOfTile<false>(tile, rows);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -134,7 +134,7 @@ HWY_INLINE void TangentProducts(const TangentTile<T>& tile) {
 
 template <class T>
 void TangentScores(const TangentTile<T>& tile) {
-  RawScores(tile.score);
+  if (!tile.has_products) RawScores(tile.score);
   if (tile.tangents != nullptr) TangentProducts(tile);
   for (int64_t r = 0; r < tile.score.rows; ++r) {
     if (tile.score.finished) {

@@ -91,19 +91,23 @@ struct ForwardTile {
   int64_t v_stride;       ///< whole vectors
   NonFiniteRows v_nonfinite;
   TileDropout<T> dropout;
-  bool first;    ///< the rows have met no block: m, l and out are written, not read
-  T* block_out;  ///< scratch [kForwardTileRows, v_stride]
-  T* m;          ///< [rows]
-  T* l;          ///< [rows]
-  T* out;        ///< [rows, out_stride], v_stride columns of each
+  bool first;     ///< the rows have met no block: m, l and out are written, not read
+  T* block_out;   ///< scratch [kForwardTileRows, v_stride]
+  T* m;           ///< [rows]
+  T* l;           ///< [rows]
+  T* weight_sum;  ///< [rows], in pairs: as Triples has it
+  T* out;         ///< [rows, out_stride], v_stride columns of each
   int64_t out_stride;
 };
 
 /// Triples (m, l, O) of some rows.
 template <class T>
 struct Triples {
-  T* m;    ///< [rows]
-  T* l;    ///< [rows]
+  T* m;  ///< [rows]
+  T* l;  ///< [rows]
+  /// [rows], in pairs: the sum of the weights as they were rounded for O, before dropout; what O is divided by. Null:
+  /// they were not, and it is l.
+  T* weight_sum;
   T* out;  ///< [rows, stride]
   int64_t stride;
 };
@@ -119,9 +123,9 @@ struct StoredPanels {
 /// Few rows against one key block, its keys and values read where and as they are stored: rows whose columns are one
 /// element apart, keys from `panels` instead where there are some. `block.score.keys`, `block.v` and
 /// `block.v_nonfinite` are not used; m, l and out are written.
-template <class T>
+template <class T, class E = T>
 struct DecodeTile {
-  ForwardTile<T> block;
+  ForwardTile<T, E> block;
   StoredRows keys;
   StoredPanels panels;
   StoredRows values;
@@ -217,11 +221,11 @@ struct PairKernels {
   /// with zeros. Elements that NonFiniteRows speaks of become 0; the rows that hold some are listed in `found` (at most
   /// rows.rows of them). Returns how many.
   int64_t (*pack_row_pairs)(const StoredRows& rows, BFloat16Pair* out, int64_t out_stride, int64_t* found);
-  /// Final scores; hidden ones are -inf.
-  void (*score_tile)(const ScoreTile<float, BFloat16Pair>& tile);
-  /// Null while there is none: then the backward keeps to f32 too, because weights come out of m and l only when they
-  /// are recomputed from the very scores that gave these.
+  /// q . k of every pair of the tile, for those who compute in f32 what must fit m and l of the forward pass.
+  void (*raw_scores)(const ScoreTile<float, BFloat16Pair>& tile);
   void (*forward_tile)(const ForwardTile<float, BFloat16Pair>& tile);
+  /// As of AttentionKernels. False too when values hold what pairs cannot.
+  bool (*decode_block)(const DecodeTile<float, BFloat16Pair>& tile);
   void (*backward_tile)(const BackwardTile<float, BFloat16Pair>& tile);
   void (*query_gradients)(const BackwardTile<float, BFloat16Pair>& tile);
 };

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/attention_kernels.h"
 #include "kernels/bits-inl.h"
@@ -21,6 +22,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
+
+template <class T, class E>
+constexpr bool kInPairs = !std::is_same_v<T, E>;
+/// Inner elements in one E.
+template <class T, class E>
+constexpr int64_t kElements = kInPairs<T, E> ? 2 : 1;
 
 /// True when no row sees the column, nor any other of its word.
 template <class T, class E>

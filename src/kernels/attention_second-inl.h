@@ -111,7 +111,7 @@ HWY_INLINE void SecondSumsOfRow(const SecondTile<T>& tile, int64_t r) {
 template <class T>
 void SecondScores(const SecondTile<T>& tile) {
   const ScoreTile<T>& score = tile.moved.score;
-  RawScores(score);
+  if (!tile.moved.has_products) RawScores(score);
   TangentProducts(tile.moved);
   PanelProducts(score, tile.d_out, tile.v_stride, tile.values, tile.Dv, tile.d_p);
   if (tile.c_values != nullptr) PanelProducts(score, tile.d_out, tile.v_stride, tile.c_values, tile.Dv, tile.z);

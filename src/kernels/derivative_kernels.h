@@ -12,6 +12,7 @@ namespace qkv {
 template <class T>
 struct TangentTile {
   ScoreTile<T> score;      ///< scores: on return weights a, 0 where hidden
+  bool has_products;       ///< scores hold q . k, as the forward pass has multiplied them
   const T* t_q;            ///< [rows, q_stride]; null: zero
   const T* t_keys;         ///< panels as the keys; null: zero
   T t_scale;               ///< of the packed products; 0: none

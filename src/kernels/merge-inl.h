@@ -64,6 +64,19 @@ HWY_INLINE void MergeSums(const T* block_m, const T* block_l, int64_t rows, bool
   }
 }
 
+/// The sums of rounded weights, with the factors of MergeSums.
+template <class T>
+HWY_INLINE void MergeWeightSums(const T* block_sum, int64_t rows, bool first, const MergeFactors<T>& factors,
+                                T* HWY_RESTRICT weight_sum) {
+  const Tag<T> d;
+  for (int64_t r = 0; r < rows; r += kLanes<T>) {
+    const auto old_sum = first ? hn::Zero(d) : LoadRows(weight_sum + r, rows - r);
+    const auto old_share = hn::Mul(old_sum, hn::Load(d, factors.old + r));
+    const auto sum = hn::MulAdd(LoadRows(block_sum + r, rows - r), hn::Load(d, factors.block + r), old_share);
+    hn::BlendedStore(sum, FirstLanes(d, rows - r), d, weight_sum + r);
+  }
+}
+
 /// One vector of O.
 template <class T>
 HWY_INLINE Vector<T> MergeOutput(Vector<T> old, Vector<T> block, T old_factor, T block_factor) {
@@ -79,6 +92,9 @@ void MergeRows(const Triples<T>& block, const Triples<T>& into, int64_t rows) {
   for (int64_t first = 0; first < rows; first += kForwardRows) {
     const int64_t count = std::min(kForwardRows, rows - first);
     MergeSums(block.m + first, block.l + first, count, false, into.m + first, into.l + first, factors);
+    if (into.weight_sum != nullptr) {
+      MergeWeightSums(block.weight_sum + first, count, false, factors, into.weight_sum + first);
+    }
     for (int64_t r = 0; r < count; ++r) {
       T* HWY_RESTRICT out = into.out + (first + r) * into.stride;
       const T* HWY_RESTRICT block_out = block.out + (first + r) * block.stride;

@@ -43,16 +43,26 @@ HWY_INLINE bool PairVisible(const ScoreTile<T, E>& tile, int64_t r, int64_t c) {
   return !HasHidden(tile, c) || BitAt(tile.visible + r * tile.visible_stride, c);
 }
 
-/// sums[r] += weights[r, key] * streamed[key] for the listed keys.
-template <class T, class E>
-HWY_NOINLINE void AddNonFiniteKeys(const ScoreTile<T, E>& tile, const NonFiniteRows& items, const T* weights, T* sums,
+/// Element n of a row.
+template <class T>
+HWY_INLINE T ElementOf(const T* row, int64_t n) {
+  return row[n];
+}
+HWY_INLINE float ElementOf(const BFloat16Pair* row, int64_t n) {
+  return to_float(BFloat16{static_cast<uint16_t>(row[n / 2].bits >> (n % 2 * 16))});
+}
+
+/// sums[r] += weights[r, key] * streamed[key] for the listed keys. A row of weights, of T or in pairs, takes
+/// scores_stride of them.
+template <class T, class E, class W>
+HWY_NOINLINE void AddNonFiniteKeys(const ScoreTile<T, E>& tile, const NonFiniteRows& items, const W* weights, T* sums,
                                    int64_t sums_stride) {
   for (int64_t n = 0; n < items.count; ++n) {
     const int64_t key = items.rows[n];
     if (key < tile.begin || key >= tile.end) continue;
     for (int64_t r = 0; r < tile.rows; ++r) {
       if (!PairVisible(tile, r, key)) continue;
-      AddNonFiniteRow<E>(items, n, weights[r * tile.scores_stride + key], sums + r * sums_stride);
+      AddNonFiniteRow<E>(items, n, ElementOf(weights + r * tile.scores_stride, key), sums + r * sums_stride);
     }
   }
 }

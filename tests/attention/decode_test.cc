@@ -105,6 +105,20 @@ TEST(decode, visible_infinity_reaches_its_rows_alone) {
   EXPECT_TRUE(std::isfinite(element(last.out.view(), 4)));
 }
 
+/// Pairs of bf16 leave such values out and add their share by itself: among few rows as among many.
+TEST(decode, values_beyond_what_pairs_hold) {
+  for (const float value : {0x1p100F, 0x1p-80F, 0x1p-130F, -0x1.FEp127F}) {
+    Spec spec = many_rows(DType::bf16);
+    spec.features = kCausalBottomRight;
+    const TestProblem problem(spec);
+    for (const auto& [key, column] : {std::pair<int64_t, int64_t>{0, 5}, {513, 36}, {700, 0}}) {
+      auto* at = static_cast<BFloat16*>(const_cast<void*>(element_address(problem.v, key * spec.Dv + column)));
+      *at = to_bfloat16(value);
+    }
+    expect_chunks(problem);
+  }
+}
+
 TEST(decode, key_blocks_on_many_threads) {
   for (const int64_t Tq : {1, 3, 24}) {
     const TestProblem problem({.seed = 3,

@@ -55,6 +55,26 @@ TEST(accuracy, random_problems) { sweep(1, 250, 130); }
 TEST(accuracy, random_problems_of_several_blocks) { sweep(10'000, 10'020, 700); }
 // delta of a row whose keys lie in one key block is completed by that tile. Where the query block's other rows reached
 // into the next key block too, its tile completed it a second time, from no keys: d_sinks lost the row.
+/// What weights are rounded to is what their sum is made of: what all values share comes out as it is, and cancels in
+/// dS, however many key blocks a row has. Keys with a mean show what delta has left.
+TEST(accuracy, of_rounded_weights_on_equal_values) {
+  const TestProblem problem({.seed = 5, .dtype = DType::bf16, .Tq = 40, .Tk = 1500, .D = 64, .Dv = 32});
+  auto* values = static_cast<BFloat16*>(const_cast<void*>(problem.v.data()));
+  std::fill_n(values, problem.v.elements(), to_bfloat16(3.140625F));
+  auto* keys = static_cast<BFloat16*>(const_cast<void*>(problem.k.data()));
+  for (int64_t n = 0; n < problem.k.elements(); ++n) keys[n] = to_bfloat16(to_float(keys[n]) + 2);
+  for_each_target([&](const std::string&) {
+    const AttentionReference results = run_operation(problem, {});
+    for (int64_t n = 0; n < results.out.view().elements(); ++n) ASSERT_EQ(element(results.out.view(), n), 3.140625);
+    double largest = 0;
+    for (int64_t n = 0; n < results.d_q.view().elements(); ++n) {
+      largest = std::max(largest, std::fabs(element(results.d_q.view(), n)));
+    }
+    // dP is 3.14 sum_c dO_c, below 100: some units of f32 of it times scale k.
+    EXPECT_LT(largest, 100 * 0x1p-23);
+  });
+}
+
 TEST(accuracy, of_sink_gradients_where_only_some_rows_reach_the_next_key_block) {
   for (const uint32_t mask : {kCausalBottomRight, kCausalOffset, kWindow, kKeyLengths}) {
     expect_accurate(

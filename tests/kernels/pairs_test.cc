@@ -123,7 +123,7 @@ void expect_products(const PairKernels& set, int64_t rows, int64_t keys, int64_t
   std::vector<float> scores(static_cast<size_t>(rows * stride));
   set.pack_pair_rows(rows_of(q.view()), packed_q.data(), pairs);
   set.pack_pair_panels(rows_of(k.view()), packed_k.data());
-  set.score_tile({.q = packed_q.data(),
+  set.raw_scores({.q = packed_q.data(),
                   .q_stride = pairs,
                   .keys = packed_k.data(),
                   .rows = rows,
@@ -132,7 +132,7 @@ void expect_products(const PairKernels& set, int64_t rows, int64_t keys, int64_t
                   .end = keys,
                   .scale = 1,
                   .softcap = 0,
-                  .finished = true,
+                  .finished = false,
                   .terms = nullptr,
                   .terms_stride = 0,
                   .shared_begin = 0,
