@@ -22,7 +22,7 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 RANK = {"support": 0, "tensor": 1, "kernels": 2, "attention": 3, "positions": 4, "nn": 5,
         **dict.fromkeys(("text", "train", "generate", "inspect", "geometry", "dist"), 6), "cli": 7, "python": 8}
 ONLY = {"text": {"support", "tensor"}}  # what a room may include, where that is less than all of a smaller rank
-TOP_HEADERS = {"version": "support", "attention": "attention"}  # include/qkv/<name>.h and the room it stands for
+TOP_HEADERS = {"version": "support", "attention": "attention", "nn": "nn"}  # include/qkv/<name>.h and the room it stands for
 
 FOLDERS = "src|include|tests|cli|bench|demo|docs|script|cmake|fuzz|python"
 

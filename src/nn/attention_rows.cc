@@ -41,6 +41,7 @@ HeadShape head_shape(const MultiHeadAttention& parameters, const MultiHeadAttent
   shape.Dv = v / shape.Hkv;
   require(options.head_norm || (!parameters.q_norm.weight && !parameters.k_norm.weight), kLayer,
           ": q_norm and k_norm need the option head_norm");
+  require(!options.head_norm || !options.head_norm->residual, kLayer, ": the residual of head_norm should be absent");
   return shape;
 }
 

@@ -16,8 +16,8 @@ namespace {
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh,
                                        Activation::silu};
 
-/// Values and derivatives in long double, in forms that do not cancel; the magnitude of a derivative's terms, which may;
-/// and the argument of the exponential behind a value, whose rounding changes the value by as many units.
+/// Values and derivatives in long double, in forms that do not cancel; the magnitude of a derivative's terms, which
+/// may; and the argument of the exponential behind a value, whose rounding changes the value by as many units.
 struct Exact {
   long double value, derivative, terms, argument = 0;
 };

@@ -28,8 +28,9 @@ struct MultiHeadAttentionOptions {
   int threads = 0;
 };
 
-/// What the backward needs, in the dtype of the activations but for attention's own: 2 N (H D + H Dv) + M Hkv (D + Dv)
-/// numbers for N rows and M memory rows, less N H D without head_norm; plus (m, l) a row and head.
+/// What the backward needs, in the dtype of the activations but for attention's own: for N rows and M memory rows
+/// N H (D + Dv) + M Hkv (D + Dv) numbers; with head_norm N H D + M Hkv D more; (m, l) a row and head; and for bf16 and
+/// f16 the heads once more in f32.
 struct MultiHeadAttentionState {
   Tensor q;           ///< [N, H, D], as attention read them
   Tensor k;           ///< [M, Hkv, D]

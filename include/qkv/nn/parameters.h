@@ -36,20 +36,21 @@ struct NormOf {
 /// down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)): SwiGLU with silu, GeGLU with gelu.
 template <class View>
 struct FeedForwardOf {
-  LinearOf<View> up;    ///< [hidden, width]
-  LinearOf<View> gate;  ///< [hidden, width]; absent: no gate
-  LinearOf<View> down;  ///< [width, hidden]
+  LinearOf<View> up = {};    ///< [hidden, width]
+  LinearOf<View> gate = {};  ///< [hidden, width]; absent: no gate
+  LinearOf<View> down = {};  ///< [width, hidden]
 };
 
 /// Multi-head attention: H heads of D = q.weight rows / H, Hkv key/value heads, Dv = v.weight rows / Hkv.
 template <class View>
 struct MultiHeadAttentionOf {
-  LinearOf<View> q;     ///< [H D, width]
-  LinearOf<View> k;     ///< [Hkv D, width of the memory]
-  LinearOf<View> v;     ///< [Hkv Dv, width of the memory]
-  LinearOf<View> out;   ///< [width, H Dv]
-  NormOf<View> q_norm;  ///< [D], of each query head before rotation; used with MultiHeadAttentionOptions::head_norm
-  NormOf<View> k_norm;  ///< [D]
+  LinearOf<View> q = {};    ///< [H D, width]
+  LinearOf<View> k = {};    ///< [Hkv D, width of the memory]
+  LinearOf<View> v = {};    ///< [Hkv Dv, width of the memory]
+  LinearOf<View> out = {};  ///< [width, H Dv]
+  NormOf<View> q_norm =
+      {};  ///< [D], of each query head before rotation; used with MultiHeadAttentionOptions::head_norm
+  NormOf<View> k_norm = {};  ///< [D]
   // Of AttentionOptions, where they are trainable; shapes stand there. Gradients have the dtype of their tensor.
   View bias = {};
   View slopes = {};
@@ -60,21 +61,21 @@ struct MultiHeadAttentionOf {
 /// The three sublayers of a block, each with its norms; which are used is said by BlockForm.
 template <class View>
 struct BlockOf {
-  NormOf<View> attention_norm;
-  NormOf<View> attention_after_norm;  ///< sandwich only
-  MultiHeadAttentionOf<View> attention;
-  NormOf<View> cross_norm;
-  NormOf<View> cross_after_norm;     ///< sandwich only
-  MultiHeadAttentionOf<View> cross;  ///< used in blocks that attend to a memory
-  NormOf<View> feed_forward_norm;
-  NormOf<View> feed_forward_after_norm;  ///< sandwich only
-  FeedForwardOf<View> feed_forward;
+  NormOf<View> attention_norm = {};
+  NormOf<View> attention_after_norm = {};  ///< sandwich only
+  MultiHeadAttentionOf<View> attention = {};
+  NormOf<View> cross_norm = {};
+  NormOf<View> cross_after_norm = {};     ///< sandwich only
+  MultiHeadAttentionOf<View> cross = {};  ///< used in blocks that attend to a memory
+  NormOf<View> feed_forward_norm = {};
+  NormOf<View> feed_forward_after_norm = {};  ///< sandwich only
+  FeedForwardOf<View> feed_forward = {};
 };
 
 template <class View>
 struct StackOf {
-  std::vector<BlockOf<View>> blocks;
-  NormOf<View> final_norm;  ///< used with StackOptions::final_norm
+  std::vector<BlockOf<View>> blocks = {};
+  NormOf<View> final_norm = {};  ///< used with StackOptions::final_norm
 };
 
 using Linear = LinearOf<TensorView>;

@@ -12,7 +12,7 @@ namespace qkv {
 /// Blocks one after another, then a norm where there is one: an encoder without a memory, a decoder with causal
 /// self-attention, the decoder of an encoder-decoder with a memory.
 struct StackOptions {
-  std::vector<BlockOptions> blocks;                 ///< one for each block, or one for all
+  std::vector<BlockOptions> blocks = {};            ///< one for each block, or one for all
   std::optional<NormalizeOptions> final_norm = {};  ///< its residual must be absent
 };
 
@@ -40,16 +40,16 @@ void stack_cached(const TensorView& x, const Stack& stack, const StackOptions& o
 /// Encoder and decoder. The memory that the decoder attends to is the encoder's output; what is padding there is
 /// excluded by the decoder's cross options: key_starts of packed sequences, or key_lengths.
 struct EncoderDecoder {
-  Stack encoder;
-  Stack decoder;
+  Stack encoder = {};
+  Stack decoder = {};
 };
 struct EncoderDecoderGradients {
-  StackGradients encoder;
-  StackGradients decoder;
+  StackGradients encoder = {};
+  StackGradients decoder = {};
 };
 struct EncoderDecoderOptions {
-  StackOptions encoder;
-  StackOptions decoder;
+  StackOptions encoder = {};
+  StackOptions decoder = {};
 };
 struct EncoderDecoderState {
   Tensor memory;  ///< [M, width]
