@@ -24,8 +24,8 @@ struct Differentiated {
 double inner_product(const Tensor& d_y, const Tensor& y, double* magnitude = nullptr);
 
 /// For each tensor, along some random directions and some single elements: the gradient's product with the direction
-/// against central differences of `loss` with steps h, h / 2 and h / 4, extrapolated twice. The result may be off by what
-/// the last extrapolation changed, and by the rounding of the values divided by h.
+/// against central differences of `loss` with steps h, h / 2 and h / 4, extrapolated twice. The result may be off by
+/// what the last extrapolation changed, and by the rounding of the values divided by h.
 void expect_gradients(const std::vector<Differentiated>& tensors, const std::function<double(double* magnitude)>& loss);
 
 }  // namespace qkv::test

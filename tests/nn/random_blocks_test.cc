@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random blocks: forms, norms, gates, heads, widths, options of attention, dropout, sequences of any length, 0 included.
-// Gradients against finite differences in f64; bits with and without a state; where rows are causal, cached decoding in
-// random chunks.
+// Random blocks: forms, norms, gates, heads, widths, options of attention, dropout, sequences of any length, 0
+// included. Gradients against finite differences in f64; bits with and without a state; where rows are causal, cached
+// decoding in random chunks.
 #include <gtest/gtest.h>
 
 #include <cstring>
