@@ -12,16 +12,13 @@ from qkv.torch import ops
 from qkv.torch.derivatives import Attention, Call
 from qkv.torch.options import encode
 
-PLAIN = (Tensor, torch.nn.Parameter)
 Numbers = Union[Tensor, Sequence[float]]
 
 
 def is_plain(tensors):
     """True where a call computes and nothing watches: no transform, no mode, no subclass, no tracing."""
-    return (all(type(tensor) in PLAIN for tensor in tensors)
-            and not torch.compiler.is_compiling()
-            and torch._C._len_torch_dispatch_stack() == 0
-            and torch._C._functorch.peek_interpreter_stack() is None
+    return (not torch.compiler.is_compiling()
+            and ops.is_unwatched(tensors)
             and torch.autograd.forward_ad._current_level < 0)
 
 
@@ -128,10 +125,11 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     if rank < 2 or key.dim() != rank or value.dim() != rank:
         raise ValueError(f"scaled_dot_product_attention: query, key and value need the same number of axes, at least 2, "
                          f"got {query.dim()}, {key.dim()} and {value.dim()}")
-    if rank >= 3 and not enable_gqa:
-        heads = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    leads = [tensor.shape[:-2] for tensor in (query, key, value)]
+    if rank >= 3 and not enable_gqa and not leads[0] == leads[1] == leads[2]:
+        heads = torch.broadcast_shapes(*leads)
         query, key, value = (tensor.expand(*heads, *tensor.shape[-2:]) for tensor in (query, key, value))
-    if rank > 3:
+    if rank > 4 or rank == 4 and not query.shape[0] == key.shape[0] == value.shape[0]:
         batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
         lead = (*batch, query.shape[-3])
         query, key, value = (to_rank_4(tensor, batch) for tensor in (query, key, value))

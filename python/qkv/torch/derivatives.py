@@ -12,6 +12,7 @@ The gradient of L is the operator second_order. Nothing here has third derivativ
 respect to the point x; both are refused.
 """
 
+import inspect
 from typing import NamedTuple
 
 import torch
@@ -63,12 +64,19 @@ def given(values):
     return {place: value for place, value in enumerate(values) if value is not None}
 
 
+def prepared(function):
+    """PyTorch asks for the signature of `forward` in every call; finding it costs more than a small attention."""
+    function.forward.__signature__ = inspect.signature(function.forward)
+    return function
+
+
+@prepared
 class Attention(torch.autograd.Function):
     """(call, inputs of INPUTS..., extra...) to (out, lse, row_max, row_sum, wide_out)."""
 
     @staticmethod
     def forward(call, *tensors):
-        return tuple(torch.ops.qkv.forward(*tensors[:N], list(tensors[N:]), *call.options))
+        return tuple(ops.call("forward", tensors[:N], list(tensors[N:]), *call.options))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -105,13 +113,14 @@ class Attention(torch.autograd.Function):
         return loop(Attention, info, in_dims, arguments)
 
 
+@prepared
 class Backward(torch.autograd.Function):
     """(call, wanted, d_out, d_lse, state..., inputs..., extra...) to the wanted gradients."""
 
     @staticmethod
     def forward(call, wanted, d_out, d_lse, out, row_max, row_sum, *tensors):
-        return tuple(torch.ops.qkv.backward(*tensors[:N], list(tensors[N:]), *call.options, out, row_max, row_sum,
-                                            d_out, d_lse, list(wanted)))
+        return tuple(ops.call("backward", tensors[:N], list(tensors[N:]), *call.options, out, row_max, row_sum, d_out,
+                              d_lse, list(wanted)))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -156,14 +165,15 @@ class Backward(torch.autograd.Function):
         return loop(Backward, info, in_dims, arguments)
 
 
+@prepared
 class Jvp(torch.autograd.Function):
     """(call, places, tangents..., state..., inputs..., extra...) to (t_out, t_lse)."""
 
     @staticmethod
     def forward(call, places, *tensors):
         tangents, (out, row_max, row_sum), tensors = Jvp.parts(places, tensors)
-        return tuple(torch.ops.qkv.jvp(*tensors[:N], list(tensors[N:]), *call.options, out, row_max, row_sum,
-                                       [tangent.contiguous() for tangent in tangents], list(places)))
+        return tuple(ops.call("jvp", tensors[:N], list(tensors[N:]), *call.options, out, row_max, row_sum,
+                              [tangent.contiguous() for tangent in tangents], list(places)))
 
     @staticmethod
     def parts(places, tensors):
@@ -214,15 +224,15 @@ class Jvp(torch.autograd.Function):
         return loop(Jvp, info, in_dims, arguments)
 
 
+@prepared
 class SecondOrder(torch.autograd.Function):
     """(call, wanted, places, d_out, d_lse, cotangents..., state..., inputs..., extra...) to the wanted gradients."""
 
     @staticmethod
     def forward(call, wanted, places, d_out, d_lse, *tensors):
         cotangents, (out, row_max, row_sum), tensors = Jvp.parts(places, tensors)
-        return tuple(torch.ops.qkv.second_order(*tensors[:N], list(tensors[N:]), *call.options, out, row_max, row_sum,
-                                                d_out, d_lse, [c.contiguous() for c in cotangents], list(places),
-                                                list(wanted)))
+        return tuple(ops.call("second_order", tensors[:N], list(tensors[N:]), *call.options, out, row_max, row_sum,
+                              d_out, d_lse, [c.contiguous() for c in cotangents], list(places), list(wanted)))
 
     @staticmethod
     def setup_context(ctx, inputs, output):

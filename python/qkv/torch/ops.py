@@ -64,10 +64,10 @@ def scale_number(tensor, q):
     return tensor.to(number_dtype(q))
 
 
-@torch.library.custom_op("qkv::forward", mutates_args=())
-def forward(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes: Optional[Tensor], table: Optional[Tensor],
-            sinks: Optional[Tensor], scale: Optional[Tensor], extra: Sequence[Tensor], words: str,
-            integers: Sequence[int], floats: Sequence[float]) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def run_forward(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes: Optional[Tensor],
+                table: Optional[Tensor], sinks: Optional[Tensor], scale: Optional[Tensor], extra: Sequence[Tensor],
+                words: str, integers: Sequence[int],
+                floats: Sequence[float]) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     options = Options(words, integers, floats)
     results = new_results(q, v, options)
     names = ("out", "lse", "row_max", "row_sum", "wide_out")[:5 if has_wide_out(q) else 4]
@@ -76,22 +76,27 @@ def forward(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes: Opt
     return results
 
 
+forward = torch.library.custom_op("qkv::forward", run_forward, mutates_args=())
+
+
 @forward.register_fake
 def _(q, k, v, bias, slopes, table, sinks, scale, extra, words, integers, floats):
     return new_results(q, v, Options(words, integers, floats))
 
 
-@torch.library.custom_op("qkv::backward", mutates_args=())
-def backward(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes: Optional[Tensor], table: Optional[Tensor],
-             sinks: Optional[Tensor], scale: Optional[Tensor], extra: Sequence[Tensor], words: str,
-             integers: Sequence[int], floats: Sequence[float], out: Tensor, row_max: Tensor, row_sum: Tensor,
-             d_out: Tensor, d_lse: Optional[Tensor], wanted: Sequence[int]) -> List[Tensor]:
+def run_backward(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes: Optional[Tensor],
+                 table: Optional[Tensor], sinks: Optional[Tensor], scale: Optional[Tensor], extra: Sequence[Tensor],
+                 words: str, integers: Sequence[int], floats: Sequence[float], out: Tensor, row_max: Tensor,
+                 row_sum: Tensor, d_out: Tensor, d_lse: Optional[Tensor], wanted: Sequence[int]) -> List[Tensor]:
     """Gradients of the inputs whose places in INPUTS are `wanted`."""
     inputs = (q, k, v, bias, slopes, table, sinks, scale)
     results = {INPUTS[place]: new_like(inputs[place], number_dtype(q) if place == SCALE else None) for place in wanted}
     _core.backward(q, k, v, (row_max, row_sum, out), d_out, d_lse, results,
                    **keywords(inputs, extra, Options(words, integers, floats)))
     return [result.to(inputs[place].dtype) for place, result in zip(wanted, results.values())]
+
+
+backward = torch.library.custom_op("qkv::backward", run_backward, mutates_args=())
 
 
 @backward.register_fake
@@ -101,11 +106,10 @@ def _(q, k, v, bias, slopes, table, sinks, scale, extra, words, integers, floats
     return [new_like(inputs[place]) for place in wanted]
 
 
-@torch.library.custom_op("qkv::jvp", mutates_args=())
-def jvp(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes: Optional[Tensor], table: Optional[Tensor],
-        sinks: Optional[Tensor], scale: Optional[Tensor], extra: Sequence[Tensor], words: str, integers: Sequence[int],
-        floats: Sequence[float], out: Tensor, row_max: Tensor, row_sum: Tensor, tangents: Sequence[Tensor],
-        places: Sequence[int]) -> Tuple[Tensor, Tensor]:
+def run_jvp(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes: Optional[Tensor], table: Optional[Tensor],
+            sinks: Optional[Tensor], scale: Optional[Tensor], extra: Sequence[Tensor], words: str,
+            integers: Sequence[int], floats: Sequence[float], out: Tensor, row_max: Tensor, row_sum: Tensor,
+            tangents: Sequence[Tensor], places: Sequence[int]) -> Tuple[Tensor, Tensor]:
     """Tangents of out and lse; `tangents` are those of the inputs whose places in INPUTS are `places`."""
     inputs = (q, k, v, bias, slopes, table, sinks, scale)
     t_out = q.new_empty((*q.shape[:-1], v.shape[-1]))
@@ -117,18 +121,20 @@ def jvp(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes: Optiona
     return t_out, t_lse
 
 
+jvp = torch.library.custom_op("qkv::jvp", run_jvp, mutates_args=())
+
+
 @jvp.register_fake
 def _(q, k, v, bias, slopes, table, sinks, scale, extra, words, integers, floats, out, row_max, row_sum, tangents,
       places):
     return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(q.shape[:-1], dtype=number_dtype(q))
 
 
-@torch.library.custom_op("qkv::second_order", mutates_args=())
-def second_order(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes: Optional[Tensor],
-                 table: Optional[Tensor], sinks: Optional[Tensor], scale: Optional[Tensor], extra: Sequence[Tensor],
-                 words: str, integers: Sequence[int], floats: Sequence[float], out: Tensor, row_max: Tensor,
-                 row_sum: Tensor, d_out: Tensor, d_lse: Optional[Tensor], cotangents: Sequence[Tensor],
-                 places: Sequence[int], wanted: Sequence[int]) -> List[Tensor]:
+def run_second_order(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes: Optional[Tensor],
+                     table: Optional[Tensor], sinks: Optional[Tensor], scale: Optional[Tensor], extra: Sequence[Tensor],
+                     words: str, integers: Sequence[int], floats: Sequence[float], out: Tensor, row_max: Tensor,
+                     row_sum: Tensor, d_out: Tensor, d_lse: Optional[Tensor], cotangents: Sequence[Tensor],
+                     places: Sequence[int], wanted: Sequence[int]) -> List[Tensor]:
     """Gradients of the sum over `places` of <cotangent, gradient of that input>, where the latter are those that
     backward gives: with respect to the inputs `wanted`, in places of INPUTS + UPSTREAM."""
     from qkv.torch.second_order import SecondOrder
@@ -138,11 +144,33 @@ def second_order(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], slopes
     return call.gradients(dict(zip(places, cotangents)), wanted)
 
 
+second_order = torch.library.custom_op("qkv::second_order", run_second_order, mutates_args=())
+
+
 @second_order.register_fake
 def _(q, k, v, bias, slopes, table, sinks, scale, extra, words, integers, floats, out, row_max, row_sum, d_out, d_lse,
       cotangents, places, wanted):
     inputs = (q, k, v, bias, slopes, table, sinks, scale, d_out, d_lse)
     return [new_like(inputs[place]) for place in wanted]
+
+
+PLAIN = (Tensor, torch.nn.Parameter)
+WAYS = {name: (run, getattr(torch.ops.qkv, name)) for name, run in
+        (("forward", run_forward), ("backward", run_backward), ("jvp", run_jvp), ("second_order", run_second_order))}
+
+
+def is_unwatched(tensors):
+    """True where no transform, mode or subclass is to see what happens."""
+    return (all(type(tensor) in PLAIN for tensor in tensors)
+            and torch._C._len_torch_dispatch_stack() == 0
+            and torch._C._functorch.peek_interpreter_stack() is None)
+
+
+def call(name, inputs, *further):
+    """An operator, or where nobody watches what it does: PyTorch's way to it costs more than a small attention."""
+    run, operator = WAYS[name]
+    way = run if is_unwatched(x for x in inputs if x is not None) else operator
+    return way(*inputs, *further)
 
 
 # ---- Reverse-mode derivative, for compiled graphs; derivatives.py has those of eager mode, in every mode.
