@@ -7,6 +7,7 @@ Inputs are NumPy arrays or anything with __dlpack__, results are NumPy arrays. `
 """
 
 from qkv._core import (
+    Tokenizer,
     attention,
     attention_grad,
     attention_jvp,
@@ -22,6 +23,7 @@ from qkv._core import (
 __version__ = version()
 
 __all__ = [
+    "Tokenizer",
     "attention",
     "attention_grad",
     "attention_jvp",

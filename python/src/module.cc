@@ -14,6 +14,7 @@
 #include "python/src/attention.h"
 #include "python/src/derivatives.h"
 #include "python/src/in_place.h"
+#include "python/src/tokenizer.h"
 #include "python/xla/handler.h"
 #include "qkv/kernels/targets.h"
 #include "qkv/support/error.h"
@@ -52,6 +53,7 @@ NB_MODULE(_core, module) {
   python::add_attention(module);
   python::add_derivatives(module);
   python::add_in_place(module);
+  python::add_tokenizer(module);
   python::add_xla(module);
   module.def("learn_torch", &python::learn_torch, nb::arg("torch"));
   module.def(
