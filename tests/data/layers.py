@@ -260,10 +260,15 @@ def position_cases():
     return {name: tensor.detach().clone().contiguous() for name, tensor in found.items()}
 
 
-def main():
+def files():
+    """The tensors of each file."""
     torch.manual_seed(7)
-    save_file(layer_cases(), FOLDER / "layers.safetensors")
-    save_file(position_cases(), FOLDER / "positions.safetensors")
+    return {"layers.safetensors": layer_cases(), "positions.safetensors": position_cases()}
+
+
+def main():
+    for name, tensors in files().items():
+        save_file(tensors, FOLDER / name)
 
 
 if __name__ == "__main__":
