@@ -109,6 +109,16 @@ CLI::Option* add_switch(CLI::App& verb, bool& on, const std::string& flag, const
   return verb.add_flag(flag, on, help)->disable_flag_override();
 }
 
+void add_model_options(CLI::App& verb, Call& call) {
+  add_value(verb, call, "--model", "DIR", "a Hugging Face folder", [&](const std::string& text) {
+    call.model = text;
+  })->required();
+  add_machine_options(verb, call);
+  add_value(verb, call, "--dtype", "TYPE", "compute in f32 or bf16 (default f32, whatever is stored)",
+            [&](const std::string& text) { call.run.dtype = parse_model_dtype("--dtype", text); })
+      ->group("How to run");
+}
+
 void add_machine_options(CLI::App& verb, Call& call) {
   const char* group = "How to run";
   add_value(verb, call, "--threads", "N", "1 to 4096 (default: all CPUs this process may use)",

@@ -13,6 +13,16 @@
 
 namespace qkv::cli {
 
+/// What a command line says to a model.
+struct ModelCall {
+  DType dtype = DType::f32;
+  std::string tokens, decoder_tokens;                    ///< ids
+  bool cached = false;                                   ///< of `logits`
+  int64_t count = 0, memory_count = 0, cache_count = 0;  ///< tokens, of `cost`
+  bool measure = false;                                  ///< likewise
+  std::string out;                                       ///< of `convert`: a folder
+};
+
 /// What one command line says.
 struct Call {
   ProblemSource source;
@@ -28,6 +38,7 @@ struct Call {
   std::vector<std::string> special_tokens{"<|endoftext|>"};       ///< likewise
   int64_t vocabulary = 0;                                         ///< likewise
   bool decode = false, with_offsets = false, no_special = false;  ///< of `tokenize`
+  ModelCall run;                                                  ///< of the verbs that run a model
   bool weights = false;
   bool check = false;
   bool json = false;
@@ -39,6 +50,8 @@ struct Call {
 /// IN, -o, one option per tensor that the verb reads, and everything that shapes the operation. What an option says
 /// lands in `call`, which must outlive `verb`; a value that cannot be read throws Error.
 void add_problem_options(CLI::App& verb, Call& call, Reads reads);
+/// --model DIR, --dtype f32|bf16, and what follows.
+void add_model_options(CLI::App& verb, Call& call);
 /// --threads, --target, --json.
 void add_machine_options(CLI::App& verb, Call& call);
 /// One option whose value is handed to `set`.

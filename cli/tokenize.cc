@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "cli/token_ids.h"
 #include "cli/verbs.h"
 #include "qkv/support/error.h"
 #include "qkv/support/parallel.h"
@@ -50,32 +50,6 @@ class Lines {
     return lines;
   }
 };
-
-/// Ids, decimal, with blanks or one comma between.
-std::vector<uint32_t> read_ids(const std::string& line) {
-  std::vector<uint32_t> ids;
-  const char* at = line.data();
-  const char* end = at + line.size();
-  const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
-  const auto skip_blanks = [&] { at = std::find_if_not(at, end, is_blank); };
-  skip_blanks();
-  while (at < end) {
-    const char* word_end = std::find_if(at, end, [&](char c) { return is_blank(c) || c == ','; });
-    uint32_t id = 0;
-    const auto [next, code] = std::from_chars(at, word_end, id);
-    if (code != std::errc() || next != word_end) {
-      fail("expected token ids, decimal, got '", std::string(at, word_end), "'");
-    }
-    ids.push_back(id);
-    at = word_end;
-    skip_blanks();
-    if (at == end || *at != ',') continue;
-    ++at;
-    skip_blanks();
-    require(at < end, "expected a token id after the last comma");
-  }
-  return ids;
-}
 
 void append_number(std::string& text, uint32_t number) {
   char digits[16];

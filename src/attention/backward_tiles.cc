@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "attention/score_count.h"
+
 namespace qkv {
 
 template <class T, class E>
@@ -140,6 +142,7 @@ void BackwardTiles<T, E>::run_part(int64_t r, int64_t rows) {
   } else if (!part.cover.empty()) {
     part.tile = tile_of(part, r);
     kernels_of<T, E>().backward_tile(part.tile);
+    count_backward(part.tile.score, problem_.Dv);
     parts_.push_back(part);
   }
   if (covered < rows) run_part(r + covered, rows - covered);

@@ -23,6 +23,7 @@
 #include "attention/key_value_storage.h"
 #include "attention/mask.h"
 #include "attention/pairs.h"
+#include "attention/score_count.h"
 #include "attention/score_tile.h"
 #include "attention/tiling.h"
 #include "qkv/support/parallel.h"
@@ -200,6 +201,7 @@ class HeadWorker {
       tile.values = stored_rows(problem_.v, range.b, hkv, row, range.keys, problem_.Dv);
     }
     if (!kernels_of<T, E>().decode_block(tile)) forward_packed(tile.block, range, hkv, index);
+    count_forward(tile.block.score, problem_.Dv);
     return true;
   }
 
@@ -215,6 +217,7 @@ class HeadWorker {
     }
     ForwardTile<T, E> tile = forward_tile(range, cover, row, 1);
     forward_packed(tile, range, hkv, index);
+    count_forward(tile.score, problem_.Dv);
     return true;
   }
 

@@ -23,6 +23,7 @@
 #include "attention/pairs.h"
 #include "attention/plan.h"
 #include "attention/rows.h"
+#include "attention/score_count.h"
 #include "attention/score_tile.h"
 #include "attention/terms.h"
 #include "attention/tiling.h"
@@ -107,6 +108,7 @@ class ForwardWorker {
     tile.out = out_.get() + r * tile.v_stride;
     tile.out_stride = tile.v_stride;
     kernels_of<T, E>().forward_tile(tile);
+    count_forward(tile.score, problem_.Dv);
   }
 
   /// The triples of rows that no tile has met.

@@ -21,6 +21,7 @@
 #include "qkv/support/checked.h"
 #include "qkv/support/parallel.h"
 #include "support/aligned.h"
+#include "support/work_counter.h"
 
 namespace qkv {
 namespace {
@@ -109,6 +110,11 @@ class Matmul {
         run_few_rows(column, columns, scratch);
       } else {
         run_item(row, rows, column, columns, scratch);
+      }
+      // A row of one repeated element makes sums of columns, not products.
+      const bool is_sum = a_.row_stride == 0 && a_.column_stride == 0;
+      if (work_counter.on.load(std::memory_order_relaxed) && !is_sum) {
+        work_counter.add(work_counter.multiplies, (few_rows_ ? c_.rows : rows) * columns * K_);
       }
     });
   }

@@ -194,7 +194,10 @@ void Tokenizer::encode(std::string_view text, const EncodeOptions& options, Toke
   tokens.clear();
   PieceTokens pieces(*parts_->model, state, options.offsets,
                      options.offsets && processor != nullptr && processor->trims());
-  const auto& truncation = parts_->truncation;
+  std::optional<Truncation> truncation = parts_->truncation;
+  if (options.max_length) {
+    truncation = Truncation{.max_length = *options.max_length, .left = truncation && truncation->left};
+  }
   const size_t most = truncation ? truncation->max_length : text.npos;
   if (truncation && truncation->left) {
     // No more pieces from the end than are needed.

@@ -27,6 +27,7 @@ struct Encoding {
 struct EncodeOptions {
   bool special_tokens = true;  ///< add those that the file's post-processor adds
   bool offsets = true;
+  std::optional<uint32_t> max_length = {};  ///< tokens a text is cut to, instead of what the file says
 };
 
 /// What a thread needs besides the tokenizer: buffers, and the tokens of words it has seen. Use one for many texts,

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "qkv/models/convert.h"
+
+#include <nlohmann/json.hpp>
+
+#include "cli/verbs.h"
+
+namespace qkv::cli {
+namespace {
+
+void add(CLI::App& verb, Call& call) {
+  add_value(verb, call, "--out", "DIR", "the folder to write, which must not exist yet", [&](const std::string& text) {
+    call.run.out = text;
+  })->required();
+  add_model_options(verb, call);
+}
+
+void run(const Call& call) {
+  use_target(call);
+  const Stopwatch watch;
+  convert_model(call.model, call.run.out, call.run.dtype);
+  if (!call.json) return print(call.run.out + ": " + std::string(name(call.run.dtype)) + "\n");
+  const nlohmann::ordered_json object = {
+      {"verb", "convert"}, {"output", call.run.out}, {"dtype", name(call.run.dtype)}, {"seconds", watch.seconds()}};
+  print(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
+
+const Verb kConvert = {"convert", "write a model's folder anew, in f32 or bf16",
+                       "The new folder holds one model.safetensors, a config.json and the tokenizer's files, for\n"
+                       "Transformers to read. --dtype is that of the weights there.\n"
+                       "\n"
+                       "Example:\n"
+                       "  qkv convert --model gpt2 --out gpt2-bf16 --dtype bf16",
+                       add, run};
+
+}  // namespace qkv::cli

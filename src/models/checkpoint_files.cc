@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which files of a folder hold a model's tensors. Names of shards come from a file, so they are checked before any of
+// them is opened.
+#include <filesystem>
+
+#include "models/checkpoint.h"
+#include "models/json_file.h"
+#include "qkv/support/error.h"
+#include "qkv/tensor/safetensors.h"
+#include "tensor/text.h"
+
+namespace qkv::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_shard_name(const std::string& shard, const std::string& path) {
+  const bool plain = !shard.empty() && shard.find_first_of(std::string("/\\\0", 3)) == std::string::npos &&
+                     shard.find("..") == std::string::npos && shard != ".";
+  require(plain, path, ": weight_map: expected the name of a file in this folder, got ", in_quotes(shard));
+}
+
+/// Tensors of every shard, each named by the index exactly once and in the shard it names.
+std::map<std::string, Tensor> read_shards(const fs::path& folder, const std::string& index) {
+  const nlohmann::json json = read_json(index);
+  require(json.is_object() && json.contains("weight_map") && json["weight_map"].is_object(), index,
+          ": expected an object with the key weight_map, an object");
+  std::map<std::string, std::set<std::string>> shards;
+  for (const auto& item : json["weight_map"].items()) {
+    require(item.value().is_string(), index, ": weight_map: ", in_quotes(item.key()), ": expected a file name");
+    const auto& shard = item.value().get_ref<const std::string&>();
+    check_shard_name(shard, index);
+    shards[shard].insert(item.key());
+  }
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [shard, names] : shards) {
+    const std::string path = (folder / shard).string();
+    TensorFile file = read_safetensors(path);
+    for (const std::string& name : names) {
+      require(file.tensors.count(name) != 0, path, ": tensor ", in_quotes(name),
+              ", which the index promises, is missing");
+    }
+    for (auto& [name, tensor] : file.tensors) {
+      require(names.count(name) != 0, path, ": tensor ", in_quotes(name), " is not in the index for this file");
+      tensors.emplace(name, std::move(tensor));
+    }
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::read(const std::string& folder) {
+  const fs::path single = fs::path(folder) / "model.safetensors";
+  const fs::path index = fs::path(folder) / "model.safetensors.index.json";
+  std::error_code ignored;
+  if (fs::exists(single, ignored) || !fs::exists(index, ignored)) {
+    return Checkpoint(read_safetensors(single.string()).tensors, single.string());
+  }
+  return Checkpoint(read_shards(folder, index.string()), index.string());
+}
+
+}  // namespace qkv::models

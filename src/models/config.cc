@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// config.json of a Hugging Face folder. What is absent has the default that Transformers' class for the model_type has,
+// except sizes, which must be there. A value that changes results and is not understood is refused by its key.
+#include "qkv/models/config.h"
+
+#include "models/config_fields.h"
+#include "models/json_file.h"
+#include "qkv/support/error.h"
+
+namespace qkv {
+namespace {
+
+using models::ConfigFields;
+using models::Json;
+
+struct Family {
+  const char* model_type;
+  void (*parse)(const ConfigFields& fields, ModelConfig& config);
+};
+
+constexpr Family kFamilies[] = {
+    {"bert", models::parse_bert_family},
+    {"roberta", models::parse_bert_family},
+    {"distilbert", models::parse_bert_family},
+    {"gpt2", models::parse_gpt2},
+    {"gpt_neox", models::parse_gpt_neox},
+    {"llama", models::parse_llama_family},
+    {"mistral", models::parse_llama_family},
+    {"qwen2", models::parse_llama_family},
+    {"qwen3", models::parse_llama_family},
+    {"gemma2", models::parse_llama_family},
+    {"t5", models::parse_t5},
+    {"bart", models::parse_bart},
+};
+
+const Family& family_of(const ConfigFields& fields) {
+  const std::string type = fields.string("model_type");
+  std::string known;
+  for (const Family& family : kFamilies) {
+    if (type == family.model_type) return family;
+    known += (known.empty() ? "" : ", ") + std::string(family.model_type);
+  }
+  fail(fields.where(), ": model_type \"", type, "\" is not supported, expected one of ", known);
+}
+
+/// What no family may have otherwise.
+void refuse_unsupported(const ConfigFields& fields) {
+  require(!fields.has("quantization_config"), fields.where(),
+          ": quantization_config: quantized weights are not supported, expected f32, bf16 or f16");
+  require(!fields.has("pruned_heads") || fields.find("pruned_heads")->empty(), fields.where(),
+          ": pruned_heads: pruned models are not supported");
+  fields.expect("position_embedding_type", "absolute");
+  fields.expect("is_decoder", fields.boolean_or("is_decoder", false) && fields.string("model_type") == "gpt_neox");
+  fields.expect("add_cross_attention", false);
+}
+
+void check_stack(const ConfigFields& fields, const StackConfig& stack) {
+  require(stack.kv_heads >= 1 && stack.heads % stack.kv_heads == 0, fields.where(),
+          ": num_key_value_heads: ", stack.kv_heads, " does not divide ", stack.heads, " heads");
+  require(stack.heads <= models::kMostWidth / stack.head_width, fields.where(), ": ", stack.heads, " heads of width ",
+          stack.head_width, " are more than ", models::kMostWidth, " wide");
+}
+
+}  // namespace
+
+std::string_view name(ModelKind kind) {
+  switch (kind) {
+    case ModelKind::encoder: return "encoder";
+    case ModelKind::decoder: return "decoder";
+    case ModelKind::encoder_decoder: return "encoder-decoder";
+  }
+  return "";
+}
+
+ModelConfig parse_model_config(std::string_view text, const std::string& file) {
+  const Json json = models::parse_json(text, file);
+  const ConfigFields fields(json, file);
+  const Family& family = family_of(fields);
+  refuse_unsupported(fields);
+  ModelConfig config;
+  config.model_type = family.model_type;
+  config.vocabulary = fields.size("vocab_size", models::kMostTokens);
+  config.pad_token = fields.token("pad_token_id", config.vocabulary);
+  config.begin_token = fields.token("bos_token_id", config.vocabulary);
+  config.decoder_start_token = fields.token("decoder_start_token_id", config.vocabulary);
+  config.end_tokens = fields.tokens("eos_token_id", config.vocabulary);
+  family.parse(fields, config);
+  if (config.has_encoder()) check_stack(fields, config.encoder);
+  if (config.has_decoder()) check_stack(fields, config.decoder);
+  return config;
+}
+
+ModelConfig read_model_config(const std::string& path) { return parse_model_config(models::read_text(path), path); }
+
+}  // namespace qkv
