@@ -21,7 +21,7 @@ std::string choices(const std::string& option) {
 bool takes_value(const CLI::Option& option) { return option.get_type_size() != 0; }
 bool takes_path(const CLI::Option& option) {
   const std::string type = option.get_type_name();
-  return type == "NPY" || type == "OUT" || type == "DIR" || type == "FILES";
+  return type == "NPY" || type == "OUT" || type == "DIR" || type == "FILE" || type == "FILES";
 }
 
 std::vector<std::string> names_of(const CLI::Option& option) {

@@ -10,6 +10,7 @@
 #include "cli/numbers.h"
 #include "cli/problem_file.h"
 #include "qkv/attention.h"
+#include "qkv/generate/generate.h"
 
 namespace qkv::cli {
 
@@ -21,6 +22,21 @@ struct ModelCall {
   int64_t count = 0, memory_count = 0, cache_count = 0;  ///< tokens, of `cost`
   bool measure = false;                                  ///< likewise
   std::string out;                                       ///< of `convert`: a folder
+};
+
+/// What a command line says to `generate`.
+struct GenerateCall {
+  std::string prompt, prompt_file, tokens, prompts;  ///< one of them
+  std::string draft;                                 ///< a folder
+  std::vector<std::string> stops;
+  GenerateOptions options;
+};
+
+/// What a command line says to `search`.
+struct SearchCall {
+  std::string index, query;
+  std::vector<std::string> add;  ///< files and folders
+  int64_t results = 5;
 };
 
 /// What one command line says.
@@ -39,6 +55,8 @@ struct Call {
   int64_t vocabulary = 0;                                         ///< likewise
   bool decode = false, with_offsets = false, no_special = false;  ///< of `tokenize`
   ModelCall run;                                                  ///< of the verbs that run a model
+  GenerateCall generate;
+  SearchCall search;
   bool weights = false;
   bool check = false;
   bool json = false;

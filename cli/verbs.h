@@ -27,6 +27,8 @@ extern const Verb kSecond;
 extern const Verb kProbe;
 extern const Verb kLogits;
 extern const Verb kEmbed;
+extern const Verb kGenerate;
+extern const Verb kSearch;
 extern const Verb kConvert;
 extern const Verb kCost;
 extern const Verb kInfo;

@@ -20,7 +20,7 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 
 # A room may include itself and those of a smaller rank: docs/design.md.
 RANK = {"support": 0, "tensor": 1, "kernels": 2, "attention": 3, "positions": 4, "nn": 5,
-        "text": 6, "models": 7, **dict.fromkeys(("train", "generate", "inspect", "geometry", "dist"), 8), "cli": 9,
+        "text": 6, "models": 7, **dict.fromkeys(("train", "generate", "search", "inspect", "geometry", "dist"), 8), "cli": 9,
         "python": 10}
 ONLY = {"text": {"support", "tensor"}}  # what a room may include, where that is less than all of a smaller rank
 TOP_HEADERS = {"version": "support", "attention": "attention", "nn": "nn"}  # include/qkv/<name>.h and the room it stands for

@@ -16,6 +16,7 @@ using Json = nlohmann::json;
 std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw SystemError(path + ": cannot open");
+  if (file.peek() == std::char_traits<char>::eof() && !file.bad()) return {};  // copying nothing would be a failure
   std::ostringstream text;
   text << file.rdbuf();
   if (file.bad() || text.fail()) throw SystemError(path + ": cannot read");

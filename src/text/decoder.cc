@@ -210,7 +210,7 @@ class ByteFallback : public Decoder {
       bytes.clear();
     };
     for (std::string& token : tokens) {
-      if (const auto byte = byte_of(token)) {
+      if (const auto byte = byte_of_token(token)) {
         bytes += static_cast<char>(*byte);
         continue;
       }
@@ -219,16 +219,6 @@ class ByteFallback : public Decoder {
     }
     flush();
     tokens = std::move(result);
-  }
-
- private:
-  static std::optional<unsigned char> byte_of(const std::string& token) {
-    if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return {};
-    const char* begin = token.data() + 3 + (token[3] == '+' ? 1 : 0);
-    unsigned char byte = 0;
-    const auto [end, code] = std::from_chars(begin, token.data() + 5, byte, 16);
-    if (code != std::errc() || end != token.data() + 5) return {};
-    return byte;
   }
 };
 
@@ -264,6 +254,15 @@ std::unique_ptr<Decoder> make(int kind, JsonFields& fields) {
 }
 
 }  // namespace
+
+std::optional<unsigned char> byte_of_token(const std::string& token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return {};
+  const char* begin = token.data() + 3 + (token[3] == '+' ? 1 : 0);
+  unsigned char byte = 0;
+  const auto [end, code] = std::from_chars(begin, token.data() + 5, byte, 16);
+  if (code != std::errc() || end != token.data() + 5) return {};
+  return byte;
+}
 
 std::unique_ptr<Decoder> make_decoder(const Json& json, const std::string& where) {
   JsonFields untyped(json, where);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ class Decoder {
   /// What is left, put together, is the text.
   virtual void apply(std::vector<std::string>& tokens) const = 0;
 };
+
+/// The byte that a token of byte fallback stands for: "<0xE2>".
+std::optional<unsigned char> byte_of_token(const std::string& token);
 
 /// Makes a decoder of a file; throws Error for an unknown one. `where` starts the messages.
 std::unique_ptr<Decoder> make_decoder(const Json& json, const std::string& where);

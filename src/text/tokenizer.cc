@@ -262,4 +262,9 @@ std::optional<std::string> Tokenizer::token(uint32_t id) const {
   return std::string(*token);
 }
 
+bool Tokenizer::is_special(uint32_t id) const {
+  const auto text = token(id);
+  return text.has_value() && parts_->added_tokens->is_special(*text);
+}
+
 }  // namespace qkv

@@ -74,6 +74,8 @@ class Tokenizer {
   uint64_t id_limit() const;
   std::optional<uint32_t> id(std::string_view token) const;
   std::optional<std::string> token(uint32_t id) const;
+  /// Whether decode leaves this token out when it is to leave out special ones.
+  bool is_special(uint32_t id) const;
 
  private:
   struct Parts;

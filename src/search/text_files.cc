@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/text_files.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "qkv/support/error.h"
+#include "qkv/support/random.h"
+#include "text/utf8.h"
+
+namespace qkv::search {
+namespace {
+
+namespace fs = std::filesystem;
+
+void add_folder(const fs::path& folder, std::vector<fs::path>& files) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().filename().native().starts_with('.')) continue;
+    if (entry.is_directory() && !entry.is_symlink()) {
+      add_folder(entry.path(), files);
+    } else if (entry.is_regular_file()) {
+      files.push_back(fs::canonical(entry.path()));
+    }
+  }
+  if (error) throw SystemError(concat(folder.string(), ": ", error.message()));
+}
+
+}  // namespace
+
+uint64_t digest(std::string_view bytes, uint64_t seed) {
+  uint64_t hash = mix64(seed ^ bytes.size());
+  size_t at = 0;
+  for (; at + 8 <= bytes.size(); at += 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes.data() + at, 8);
+    hash = mix64(hash ^ word);
+  }
+  uint64_t rest = 0;
+  std::memcpy(&rest, bytes.data() + at, bytes.size() - at);
+  return mix64(hash ^ rest);
+}
+
+std::vector<fs::path> find_files(const std::vector<std::string>& paths) {
+  std::vector<fs::path> files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    const fs::path real = fs::canonical(path, error);
+    if (error) throw SystemError(concat(path, ": ", error.message()));
+    if (fs::is_directory(real)) {
+      add_folder(real, files);
+    } else {
+      require(fs::is_regular_file(real), path, ": expected a file or a folder");
+      files.push_back(real);
+    }
+  }
+  std::sort(files.begin(), files.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  return files;
+}
+
+bool is_text(std::string_view bytes) {
+  return bytes.find('\0') == bytes.npos && text::utf8_first_invalid(bytes) == bytes.npos;
+}
+
+}  // namespace qkv::search
