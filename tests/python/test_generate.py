@@ -2,7 +2,10 @@
 """qkv generate by its own promises, on random models: batches, drafts, seeds, text, errors."""
 
 import json
+import os
+import pty
 import shutil
+import subprocess
 
 import pytest
 
@@ -248,3 +251,36 @@ def test_an_encoder_generates_nothing(qkv, tmp_path):
                             intermediate_size=16).save_pretrained(tmp_path / "bert")
     done = qkv("generate", "--model", tmp_path / "bert", "--tokens", "5", "--max-tokens", 3, check=False)
     assert done.returncode == 2 and "encoder" in done.stderr
+
+
+def on_terminal(command):
+    """What a command writes when standard output and standard error are terminals of their own."""
+    masters, slaves = zip(pty.openpty(), pty.openpty())
+    with subprocess.Popen(command, stdout=slaves[0], stderr=slaves[1]) as process:
+        for slave in slaves:
+            os.close(slave)
+        written = []
+        for master in masters:
+            chunks = []
+            while True:
+                try:
+                    chunk = os.read(master, 4096)
+                except OSError:  # the other side has closed
+                    break
+                if not chunk:
+                    break
+                chunks.append(chunk)
+            written.append(b"".join(chunks).decode().replace("\r\n", "\n"))
+            os.close(master)
+    assert process.returncode == 0
+    return written
+
+
+def test_a_long_prompt_shows_how_far_it_is_on_a_terminal_alone(program, tmp_path, qkv):
+    models.make("llama").save_pretrained(tmp_path / "llama")
+    (tmp_path / "llama" / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
+    command = [program, "generate", "--model", str(tmp_path / "llama"), "--prompt", "ABCD" * 300, "--max-tokens", "5"]
+    out, err = on_terminal(command)
+    assert err == ("\rreading the prompt: 512 of 1200 tokens\rreading the prompt: 1024 of 1200 tokens"
+                   "\rreading the prompt: 1199 of 1200 tokens\r\x1b[K")
+    assert out == qkv(*command[1:]).stdout  # which also says that standard error stays empty elsewhere

@@ -2,6 +2,7 @@
 """qkv generate beside transformers' generate: the same tokens."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -104,3 +105,39 @@ def test_end_tokens_one_or_a_list(saved, tokens, tmp_path):
         changed = edit(folder, tmp_path / str(ends), eos_token_id=ends)
         expected = models.generate(model, prompt, 20, do_sample=False, eos_token_id=ends)
         assert tokens(changed, prompt, 20) == expected
+
+
+FILTERS = [{"temperature": 0.7}, {"temperature": 1.5, "top_k": 7}, {"temperature": 1.2, "top_p": 0.8},
+           {"temperature": 2.0, "min_p": 0.2}, {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "min_p": 0.05}]
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=lambda filters: "-".join(filters))
+def test_draws_follow_what_the_warpers_leave(filters, qkv, tmp_path):
+    from transformers.generation.logits_process import (MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper,
+                                                        TopPLogitsWarper)
+
+    model = models.make("llama")
+    model.save_pretrained(tmp_path / "model")
+    prompt, draws = [5, 9, 3], 2000
+    with torch.no_grad():
+        scores = model(torch.tensor([prompt])).logits[:, -1]
+    warpers = {"temperature": TemperatureLogitsWarper, "top_k": TopKLogitsWarper, "top_p": TopPLogitsWarper,
+               "min_p": MinPLogitsWarper}
+    for name, value in filters.items():
+        scores = warpers[name](value)(None, scores)
+    expected = scores[0].softmax(-1).tolist()
+    (tmp_path / "prompts").write_text("5 9 3\n" * draws)  # copies have draws of their own
+    options = [text for name, value in filters.items() for text in ("--" + name.replace("_", "-"), value)]
+    done = qkv("generate", "--model", "model", "--prompts", "prompts", "--max-tokens", 1, *options)
+    counts = Counter(map(int, done.stdout.split()))
+    assert sum(counts.values()) == draws
+    for token, p in enumerate(expected):
+        assert p > 0 or counts[token] == 0
+        assert abs(counts[token] - draws * p) <= 5 * (draws * p * (1 - p)) ** 0.5 + 1e-9
+
+
+def test_bf16_does_not_depend_on_threads(saved, qkv):
+    name, model, folder = saved
+    done = qkv("generate", "--model", folder, "--tokens", "5 9 3", "--max-tokens", 6, "--dtype", "bf16")
+    again = qkv("generate", "--model", folder, "--tokens", "5 9 3", "--max-tokens", 6, "--dtype", "bf16", "--threads", 1)
+    assert 1 <= len(done.stdout.split()) <= 6 and done.stdout == again.stdout
