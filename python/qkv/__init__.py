@@ -19,11 +19,13 @@ from qkv._core import (
     targets,
     version,
 )
+from qkv.transformer import Transformer
 
 __version__ = version()
 
 __all__ = [
     "Tokenizer",
+    "Transformer",
     "attention",
     "attention_grad",
     "attention_jvp",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/arrays.h"
 
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -236,6 +237,13 @@ Output::Output(DType dtype, const Dims& shape) {
   view = MutableTensorView(dtype, buffer.buf, shape);
   PyBuffer_Release(&buffer);
   if (dtype == DType::bf16) array = array.attr("view")(numpy_bfloat16());
+}
+
+nb::object copied(const Tensor& tensor) {
+  Output output(tensor.dtype(), tensor.shape());
+  const int64_t bytes = tensor.view().elements() * size_of(tensor.dtype());
+  if (bytes > 0) std::memcpy(output.view.data(), tensor.view().data(), static_cast<size_t>(bytes));
+  return output.array;
 }
 
 }  // namespace qkv::python

@@ -8,6 +8,7 @@
 #include <list>
 #include <vector>
 
+#include "qkv/tensor/tensor.h"
 #include "qkv/tensor/view.h"
 
 namespace qkv::python {
@@ -56,5 +57,8 @@ struct Output {
   Output() : array(nb::none()) {}
   Output(DType dtype, const Dims& shape);
 };
+
+/// A new NumPy array with what a tensor holds.
+nb::object copied(const Tensor& tensor);
 
 }  // namespace qkv::python

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/attention.h"
 
-#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -135,15 +134,9 @@ nb::dict probe(nb::handle q, nb::handle k, nb::handle v, nb::handle tile, nb::ha
             "edges: expected (query, count)");
     AttentionEdges found;
     run([&] { found = attention_edges(call.q, call.k, call.v, call.options, query, count); });
-    const auto add = [&](const char* name, const Tensor& tensor) {
-      Output output(tensor.dtype(), tensor.shape());
-      const int64_t bytes = tensor.view().elements() * size_of(tensor.dtype());
-      if (bytes > 0) std::memcpy(output.view.data(), tensor.view().data(), static_cast<size_t>(bytes));
-      results[name] = output.array;
-    };
-    add("edge_keys", found.keys);
-    add("edge_zero_value", found.zero_value);
-    add("edge_hide_key", found.hide_key);
+    results["edge_keys"] = copied(found.keys);
+    results["edge_zero_value"] = copied(found.zero_value);
+    results["edge_hide_key"] = copied(found.hide_key);
   }
   return results;
 }

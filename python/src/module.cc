@@ -15,6 +15,7 @@
 #include "python/src/derivatives.h"
 #include "python/src/in_place.h"
 #include "python/src/tokenizer.h"
+#include "python/src/transformer.h"
 #include "python/xla/handler.h"
 #include "qkv/kernels/targets.h"
 #include "qkv/support/error.h"
@@ -54,6 +55,7 @@ NB_MODULE(_core, module) {
   python::add_derivatives(module);
   python::add_in_place(module);
   python::add_tokenizer(module);
+  python::add_transformer(module);
   python::add_xla(module);
   module.def("learn_torch", &python::learn_torch, nb::arg("torch"));
   module.def(
