@@ -4,7 +4,7 @@
     python bench/python/table.py [--filter TEXT] [--rounds N] [--shrink N] [--threads N]
 
 Times: all ways of a case in one process, one after the other, round by round, so that what slows the machine meets all of
-them; medians. Memory: how far the resident size of a process of its own rises during a step, inputs not counted. A way
+them; medians. With --threads 1 they are CPU times, which stand still while other programs have the CPU. Memory: how far the resident size of a process of its own rises during a step, inputs not counted. A way
 that cannot do a case, or does it to another result, leaves a dash and a reason. --shrink divides sequence lengths.
 """
 
@@ -97,18 +97,19 @@ def calls_of(case, reasons):
     return calls
 
 
-def time_of(call):
-    start = time.perf_counter()
+def time_of(call, clock):
+    start = clock()
     call()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def row(options, case, reasons):
     calls = calls_of(case, reasons)
     times = {way: [] for way in calls}
+    clock = time.process_time if options.threads == 1 else time.perf_counter
     for _ in range(options.rounds):
         for way, call in calls.items():
-            times[way].append(time_of(call))
+            times[way].append(time_of(call, clock))
     cells = []
     for way in WAYS:
         if way not in calls:
@@ -127,14 +128,14 @@ def row(options, case, reasons):
 
 def microseconds(call, count):
     call()
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(count):
         call()
-    return (time.perf_counter() - start) / count * 1e6
+    return (time.process_time() - start) / count * 1e6
 
 
 def overhead(rounds):
-    """One query and one key of width 8, which the C++ call takes about two microseconds for."""
+    """CPU times for one query and one key of width 8, which the C++ call takes about two microseconds for."""
     x = np.ones((1, 1, 1, 8), np.float32)
     t, g = torch.from_numpy(x), torch.ones(1, 1, 1, 8, requires_grad=True)
     own = torch.nn.functional.scaled_dot_product_attention
@@ -147,6 +148,7 @@ def overhead(rounds):
         "PyTorch's, forward and backward": lambda: own(g, g, g).sum().backward(),
     }
     times = {name: [] for name in calls}
+    torch.set_num_threads(1)
     for _ in range(rounds):
         for name, call in calls.items():
             times[name].append(microseconds(call, 500))

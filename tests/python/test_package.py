@@ -309,5 +309,5 @@ def test_every_public_name_is_documented_and_in_the_stub():
     stub = ast.parse((PACKAGE / "_core.pyi").read_text())
     names = {node.name for node in stub.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     for name in set(qkv.__all__):
-        assert name in names
+        assert name in names or name == "Transformer"  # which is written in Python
         assert getattr(qkv, name).__doc__
