@@ -15,8 +15,7 @@ std::function<void()> AttentionSubject::call(Mode mode, int threads) {
   options.threads = threads;
   Inputs* in = &inputs_;
   if (mode == Mode::forward) {
-    return
-        [in, options] { attention_forward(in->q.view, in->k.view, in->v.view, options, in->out.view, in->lse.view); };
+    return [in, options] { run_forward(*in, options); };
   }
   if (mode != Mode::both) {
     const auto state =

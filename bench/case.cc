@@ -124,6 +124,7 @@ const std::vector<Key>& keys() {
       {"n", "its columns", [](C& c, Defaults&, T& t) { c.N = size(t); }},
       {"k", "its inner length", [](C& c, Defaults&, T& t) { c.K = size(t); }},
       {"prepared", "1: [k, n] is packed beforehand", [](C& c, Defaults&, T& t) { c.prepared = one_of(t, kSwitch); }},
+      {"columns", "1: what is [k, n] is stored [n, k]", [](C& c, Defaults&, T& t) { c.columns = one_of(t, kSwitch); }},
       {"linear", "1: with bias, gelu and residual", [](C& c, Defaults&, T& t) { c.linear = one_of(t, kSwitch); }},
       {"b", "batch entries", [](C& c, Defaults&, T& t) { c.B = size(t); }},
       {"h", "query heads", [](C& c, Defaults&, T& t) { c.H = size(t); }},
@@ -145,6 +146,7 @@ const std::vector<Key>& keys() {
        }},
       {"layout", "contiguous token_major transposed, of q k v and out",
        [](C& c, Defaults&, T& t) { c.layout = one_of(t, kLayouts); }},
+      {"cached", "1: keys and values in a KeyValueCache", [](C& c, Defaults&, T& t) { c.cached = one_of(t, kSwitch); }},
       {"packed", "number of ragged sequences that tq and tk are cut into",
        [](C& c, Defaults&, T& t) { c.packed = size(t); }},
       {"scale", "number", [](C& c, Defaults&, T& t) { c.scale = number<double>(t); }},
@@ -206,6 +208,9 @@ Case parse(const std::string& line) {
   require(result.operation == Operation::attention || (!result.has_mode(Mode::jvp) && !result.has_mode(Mode::second)),
           "mode: jvp and second are attention's");
   require(!result.modes.empty(), "mode: expected at least one");
+  require(!result.cached || (result.packed == 0 && result.modes == std::vector<Mode>{Mode::forward}),
+          "cached: forward alone, and no packed sequences");
+  require(!result.columns || result.modes == std::vector<Mode>{Mode::forward}, "columns: forward alone");
   return result;
 }
 

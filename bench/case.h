@@ -41,12 +41,14 @@ struct Case {
   Operation operation = Operation::attention;
   int64_t M = 1, N = 1, K = 1;  ///< of a matmul: [M, K] by [K, N]
   bool prepared = false;        ///< weights [K, N] packed beforehand
+  bool columns = false;         ///< weights are stored [N, K]
   bool linear = false;          ///< bias, gelu_tanh and residual join the product
 
   int64_t B = 1, H = 1, Hkv = 1, Tq = 1, Tk = 1, D = 64, Dv = 64;
   DType dtype = DType::f32;
   Layout layout = Layout::contiguous;
-  int64_t packed = 0;  ///< sequences that Tq and Tk are cut into; 0 is a padded problem
+  bool cached = false;  ///< keys and values lie in a KeyValueCache; forward alone
+  int64_t packed = 0;   ///< sequences that Tq and Tk are cut into; 0 is a padded problem
 
   std::optional<double> scale;
   double softcap = 0;

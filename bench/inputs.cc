@@ -238,6 +238,10 @@ Inputs::Inputs(const Case& which) : spec(which) {
   fill_terms(*this);
   fill_masks(*this);
   options = options_of(*this);
+  if (spec.cached) {
+    cache = std::make_unique<KeyValueCache>(spec.B, spec.Hkv, spec.D, spec.Dv, spec.dtype);
+    cache->append(k.view, v.view);
+  }
   if (has_gradients()) place_gradients(*this);
   if (has_directions()) place_directions(*this);
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+
 #include "case.h"
 #include "qkv/attention/derivatives.h"
+#include "qkv/attention/key_value_cache.h"
 
 namespace qkv::bench {
 
@@ -27,7 +30,8 @@ struct Inputs {
   Tensor bias, slopes, table, sinks;
   Tensor d_bias, d_slopes, d_table, d_sinks, d_scale;
   Tensor mask, block_mask, key_lengths, query_lengths, query_segment, key_segment, query_starts, key_starts;
-  AttentionOptions options;  ///< all but threads
+  std::unique_ptr<KeyValueCache> cache;  ///< of k and v, in a cached case
+  AttentionOptions options;              ///< all but threads
   AttentionGradients gradients;
 
   bool has_directions() const;  ///< some mode takes them along tangents or cotangents

@@ -39,7 +39,20 @@ HWY_NOINLINE double multiply_add(int64_t iterations) {
   return static_cast<double>(hn::GetLane(total));
 }
 
-HWY_NOINLINE uint64_t read(const void* block) {
+HWY_NOINLINE uint64_t read_in_order(const void* block) {
+  const hn::ScalableTag<float> tag;
+  constexpr size_t kPage = static_cast<size_t>(kReadPage) / sizeof(float);
+  const size_t lanes = hn::Lanes(tag);
+  const float* words = static_cast<const float*>(block);
+  hn::Vec<decltype(tag)> sum = hn::Zero(tag);
+  for (size_t page = 0; page < static_cast<size_t>(kReadBlock) / sizeof(float); page += kPage) {
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(words + page) + kReadAhead));
+    for (size_t w = page; w < page + kPage; w += lanes) sum = hn::Add(sum, hn::Load(tag, words + w));
+  }
+  return static_cast<uint64_t>(hn::GetLane(sum));
+}
+
+HWY_NOINLINE uint64_t read_in_streams(const void* block) {
   const hn::ScalableTag<uint64_t> tag;
   using Vector = hn::Vec<decltype(tag)>;
   constexpr size_t kStreams = static_cast<size_t>(kReadStreams);
@@ -70,7 +83,8 @@ MachineKernels kernels() {
   result.multiply_add_f64 = &multiply_add<double>;
   result.operations_f64 = operations(hn::Lanes(hn::ScalableTag<double>()));
 #endif
-  result.read = &read;
+  result.read_in_order = &read_in_order;
+  result.read_in_streams = &read_in_streams;
   return result;
 }
 

@@ -118,10 +118,10 @@ Tensor filled(DType dtype, const Dims& shape, uint64_t seed) {
 MatmulSubject::MatmulSubject(const Case& which) : Subject(which) {
   const DType dtype = spec.dtype;
   a_ = filled(dtype, {spec.M, spec.K}, 21);
-  b_ = filled(dtype, {spec.K, spec.N}, 22);
+  b_ = filled(dtype, spec.columns ? Dims{spec.N, spec.K} : Dims{spec.K, spec.N}, 22);
   c_ = Tensor(dtype, {spec.M, spec.N});
   fill_zero(c_.mutable_view());
-  if (spec.prepared) prepared_ = PackedMatrix(b_.view());
+  if (spec.prepared) prepared_ = PackedMatrix(weights());
   if (spec.linear) {
     bias_ = filled(dtype, {spec.N}, 23);
     residual_ = filled(dtype, {spec.M, spec.N}, 24);
@@ -157,7 +157,7 @@ std::function<void()> MatmulSubject::call(Mode mode, int threads) {
     if (spec.prepared) {
       matmul(a_.view(), prepared_, c_.mutable_view(), options);
     } else {
-      matmul(a_.view(), b_.view(), c_.mutable_view(), options);
+      matmul(a_.view(), weights(), c_.mutable_view(), options);
     }
   };
   if (mode == Mode::forward) return forward;
@@ -178,7 +178,7 @@ Verdict MatmulSubject::verify(const std::vector<int>& threads) {
   verdict.checked = true;
   require_same_bits(verdict, {&c_}, threads, [&](int count) { call(Mode::forward, count)(); });
   Comparisons forward;
-  forward.add({compare({"c", a_.view(), b_.view(), c_.view(), bias_.view(), residual_.view()}, 2)});
+  forward.add({compare({"c", a_.view(), weights(), c_.view(), bias_.view(), residual_.view()}, 2)});
   forward.judge(verdict, verdict.forward);
   if (has_gradients()) {
     require_same_bits(verdict, {&d_a_, &d_b_}, threads, [&](int count) { call(Mode::backward, count)(); });
@@ -192,7 +192,7 @@ Verdict MatmulSubject::verify(const std::vector<int>& threads) {
 }
 
 std::map<std::string, TensorView> MatmulSubject::tensors() {
-  std::map<std::string, TensorView> tensors = {{"a", a_.view()}, {"b", b_.view()}, {"c", c_.view()}};
+  std::map<std::string, TensorView> tensors = {{"a", a_.view()}, {"b", weights()}, {"c", c_.view()}};
   if (bias_) tensors["bias"] = bias_.view();
   if (residual_) tensors["residual"] = residual_.view();
   if (has_gradients()) {

@@ -18,6 +18,7 @@ class MatmulSubject : public Subject {
 
  private:
   bool has_gradients() const { return static_cast<bool>(d_c_); }
+  TensorView weights() const { return spec.columns ? transposed(b_.view()) : b_.view(); }
 
   Tensor a_, b_, c_;
   Tensor d_c_, d_a_, d_b_;  ///< absent unless some mode takes derivatives

@@ -21,7 +21,7 @@ void verify_forward(Inputs& inputs, const std::vector<int>& threads, const std::
   require_same_bits(verdict, {&inputs.out.storage, &inputs.lse.storage}, threads, [&](int count) {
     AttentionOptions options = inputs.options;
     options.threads = count;
-    attention_forward(inputs.q.view, inputs.k.view, inputs.v.view, options, inputs.out.view, inputs.lse.view);
+    run_forward(inputs, options);
   });
   Comparisons comparisons;
   for (const Chunk& chunk : chunks) {
@@ -135,6 +135,14 @@ std::string describe(const Inputs& inputs, const std::vector<Chunk>& chunks) {
 }
 
 }  // namespace
+
+void run_forward(Inputs& inputs, const AttentionOptions& options) {
+  if (inputs.cache) {
+    attention_forward(inputs.q.view, *inputs.cache, options, inputs.out.view, inputs.lse.view);
+  } else {
+    attention_forward(inputs.q.view, inputs.k.view, inputs.v.view, options, inputs.out.view, inputs.lse.view);
+  }
+}
 
 void run_jvp(Inputs& inputs, const AttentionOptions& options, const AttentionState& state) {
   attention_jvp(inputs.q.view, inputs.k.view, inputs.v.view, options, state,

@@ -8,6 +8,8 @@
 namespace qkv::bench {
 
 /// Forward mode and second order of a case, into t_out, and d_q, d_k, d_v.
+/// The forward pass with lse, from the cache where the case has one.
+void run_forward(Inputs& inputs, const AttentionOptions& options);
 void run_jvp(Inputs& inputs, const AttentionOptions& options, const AttentionState& state);
 void run_second(Inputs& inputs, const AttentionOptions& options, const AttentionState& state, const TensorView& d_out);
 

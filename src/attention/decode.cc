@@ -131,7 +131,7 @@ class HeadWorker {
     const int64_t first_key = index * block_keys_;
     TileRange range{
         item.b, item.hkv * problem_.group(), 0, sequence.Tq, first_key, std::min(block_keys_, sequence.Tk - first_key)};
-    if (reads_stored(range)) return stored_tile(range, item.hkv, index);
+    if (reads_stored(range)) return stored_tile(range, item, index);
     bool seen = false;
     for (int64_t g = 0; g < problem_.group(); ++g, ++range.h) {
       for (int64_t r = 0; r < sequence.Tq; r += kForwardRows) {
@@ -185,8 +185,20 @@ class HeadWorker {
     kernels_of<T, E>().forward_tile(tile);
   }
 
+  /// Where the keys after block `index` of an item begin: the item's next ones, or those of the next head.
+  const void* next_keys(const HeadItem& item, int64_t index) const {
+    int64_t hkv = item.hkv;
+    if (++index == item.last_block) {
+      index = item.first_block;
+      if (++hkv == problem_.Hkv) return nullptr;
+    }
+    if (problem_.cache != nullptr) return problem_.cache->keys(problem_.cache->block(item.b, index), hkv);
+    return problem_.k.at(item.b, hkv, problem_.sequence(item.b).k_begin + index * block_keys_, 0);
+  }
+
   /// All rows of the group in one tile.
-  bool stored_tile(const TileRange& range, int64_t hkv, int64_t index) {
+  bool stored_tile(const TileRange& range, const HeadItem& item, int64_t index) {
+    const int64_t hkv = item.hkv;
     const TileCover<T> cover = group_planner_.plan(range, problem_.group());
     if (cover.empty()) return false;
     DecodeTile<T, E> tile{};
@@ -200,6 +212,7 @@ class HeadWorker {
       tile.keys = stored_rows(problem_.k, range.b, hkv, row, range.keys, problem_.D);
       tile.values = stored_rows(problem_.v, range.b, hkv, row, range.keys, problem_.Dv);
     }
+    tile.then = next_keys(item, index);
     if (!kernels_of<T, E>().decode_block(tile)) forward_packed(tile.block, range, hkv, index);
     count_forward(tile.block.score, problem_.Dv);
     return true;
@@ -295,15 +308,21 @@ void forward_few_queries(const Problem& problem, const ForwardResults<T>& result
     const HeadItem& item = items[static_cast<size_t>(number)];
     HeadWorker<T, E>& worker = workers[static_cast<size_t>(w)];
     const int64_t Tq = problem.sequence(item.b).Tq;
-    const Triples<T> triples = running.of_group(item.b, item.hkv);
+    Triples<T> triples = running.of_group(item.b, item.hkv);
+    const KeyRange all = blocks[static_cast<size_t>(item.b)];
+    const bool is_only_block = all.end - all.begin == 1;
     worker.load_queries(item);
     for (int64_t index = item.first_block; index < item.last_block; ++index) {
       const bool seen = worker.compute(item, index);
+      if (is_only_block && seen) {
+        triples = worker.triples();  // merged with nothing they stay what they are
+        break;
+      }
       running.wait(item.b, item.hkv, index);
       if (seen) kernels().attention<T>().merge_rows(worker.triples(), triples, problem.group() * Tq);
       running.pass(item.b, item.hkv, index);
     }
-    if (item.last_block != blocks[static_cast<size_t>(item.b)].end) return;
+    if (item.last_block != all.end) return;
     for (int64_t row = 0; row < problem.group() * Tq; ++row) {
       finish_row<T>(problem, results, item.b, item.hkv * problem.group() + row / Tq, row % Tq, triples, row);
     }

@@ -129,6 +129,7 @@ struct DecodeTile {
   StoredRows keys;
   StoredPanels panels;
   StoredRows values;
+  const void* then = nullptr;  ///< where the keys begin that are read next, if that is known
 };
 
 /// One backward tile. The operands that are streamed come finite, with the list of what was taken out; the broadcast

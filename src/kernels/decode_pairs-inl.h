@@ -16,86 +16,22 @@
 
 #include "kernels/attention_decode-inl.h"
 #include "kernels/forward_pairs-inl.h"
+#include "kernels/pair_squares-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
 
-using PairScores = ScoreTile<float, BFloat16Pair>;
-using PairStep = ProductStep<float, BFloat16Pair>;
-
-/// Sixteen keys from word `word` on, `words` of each, as sixteen vectors with lanes along keys; words that are not
-/// there are 0. `elements` of a key are stored from there on.
-HWY_INLINE void LoadSquare(const uint16_t* const* keys, int64_t word, int64_t elements, uint64_t ahead,
-                           Vector<float> (&square)[kLanes<float>]) {
-  constexpr int64_t N = kLanes<float>;
-  const Tag<float> d;
-  if (HWY_LIKELY(elements >= 2 * N)) {
-#pragma GCC unroll 16
-    for (int64_t l = 0; l < N; ++l) {
-      square[l] = hn::LoadU(d, reinterpret_cast<const float*>(keys[l] + 2 * word));
-      AskFor(keys[l] + 2 * word, ahead);
-    }
-  } else {
-    HWY_ALIGN float words[N * N] = {};
-    for (int64_t l = 0; l < N; ++l) {
-      std::memcpy(words + l * N, keys[l] + 2 * word, static_cast<size_t>(elements) * sizeof(uint16_t));
-    }
-    for (int64_t l = 0; l < N; ++l) square[l] = hn::Load(d, words + l * N);
-  }
-  TransposeSquare<float>(square);
-}
-
-/// Raw scores of R rows from row r0 against one vector of keys, in column c.
-struct PairScoreRun {
-  const PairScores& tile;
-  int64_t columns;  ///< elements of a key
-  const uint16_t* const* keys;
-  int64_t c;
-  uint64_t ahead;
-
-  template <int R>
-  HWY_INLINE void operator()(int64_t r0) const {
-    constexpr int64_t N = kLanes<float>;
-    const Tag<float> d;
-    Vector<float> sum[R];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r] = hn::Zero(d);
-    for (int64_t word = 0; word < tile.D; word += N) {
-      Vector<float> square[N];
-      LoadSquare(keys, word, columns - 2 * word, ahead, square);
-      const BFloat16Pair* HWY_RESTRICT q = tile.q + r0 * tile.q_stride + word;
-      if (HWY_LIKELY(word + N <= tile.D)) {
-#pragma GCC unroll 16
-        for (int64_t j = 0; j < N; ++j) AddWord<R>(q + j, square[j], sum);
-      } else {
-        HWY_ALIGN float words[N * N];
-        for (int64_t j = 0; j < N; ++j) hn::Store(square[j], d, words + j * N);
-        for (int64_t j = 0; word + j < tile.D; ++j) AddWord<R>(q + j, hn::Load(d, words + j * N), sum);
-      }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) hn::StoreU(sum[r], d, tile.scores + (r0 + r) * tile.scores_stride + c);
-  }
-
- private:
-  template <int R>
-  HWY_INLINE void AddWord(const BFloat16Pair* q, Vector<float> keys_word, Vector<float> (&sum)[R]) const {
-    const PairVector word = hn::BitCast(PairTag(), keys_word);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r] = PairStep::Add(PairStep::Broadcast(q + r * tile.q_stride), word, sum[r]);
-  }
-};
-
-HWY_NOINLINE inline void PairScoresOfStored(const PairScores& tile, const StoredRows& rows) {
+HWY_NOINLINE inline void PairScoresOfStored(const PairScores& tile, const StoredRows& rows, const void* then) {
   constexpr int64_t N = kLanes<float>;
   const auto* first = static_cast<const uint16_t*>(rows.data);
   const uint16_t* keys[N];
-  const uint64_t ahead = BytesAhead(rows);
+  LinesAhead next(OrderOfRows(SomeRows(rows, tile.begin, tile.end), then));
+  next.Load(LinesOf(std::max(kLoadAheadBytes, N * rows.columns * size_of(rows.dtype))));
   for (int64_t c = tile.begin; c < tile.end; c += N) {
     // Lanes past the end repeat the last key: no other memory is known to be there.
     for (int64_t l = 0; l < N; ++l) keys[l] = first + std::min(c + l, tile.end - 1) * rows.row_stride;
-    ForRowRuns(tile.rows, PairScoreRun{tile, rows.columns, keys, c, ahead});
+    ForRowRuns(tile.rows, PairScoreRun<LinesAhead>{tile, rows.columns, keys, c, next});
   }
 }
 
@@ -140,7 +76,8 @@ HWY_INLINE void InterleaveRows(PairedRange::Words first, PairedRange::Words seco
 /// Columns of two vectors: what one load of bf16 has.
 constexpr int64_t kValueColumns = 2 * kLanes<float>;
 
-/// Sums of weights times value rows, two rows a step, over units of kValueColumns columns.
+/// Sums of weights times value rows, two rows a step, over units of kValueColumns columns. A tile has all units of a
+/// row, up to 4, and as many rows of weights as then fit: value rows are read in order.
 struct PairValueRun {
   const BFloat16Pair* weights;  ///< [rows, weights_stride], at the first value row, an even one
   int64_t weights_stride;
@@ -148,13 +85,13 @@ struct PairValueRun {
   int64_t values_stride;
   int64_t count;  ///< value rows
   int64_t units;
-  bool fresh;      ///< sums begin at 0
-  uint64_t ahead;  ///< bytes to the lines asked for
-  float* sums;     ///< [rows, sums_stride]
+  bool fresh;  ///< sums begin at 0
+  int64_t rows;
+  float* sums;  ///< [rows, sums_stride]
   int64_t sums_stride;
   PairedRange* range;  ///< collects from the first rows' pass
 
-  template <int R, int U>
+  template <bool kCollect, int R, int U>
   HWY_INLINE void Tile(int64_t r0, int64_t unit) const {
     const Tag<float> d;
     const hn::ScalableTag<uint16_t> dh;
@@ -171,71 +108,87 @@ struct PairValueRun {
     const uint16_t* HWY_RESTRICT from = values + unit * kValueColumns;
     PairedRange seen = *range;
     for (int64_t t = 0; t < count; t += 2, ++w, from += 2 * values_stride) {
-      PairVector streamed[V];
+      PairVector broadcast[R];
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) broadcast[r] = PairStep::Broadcast(w + r * weights_stride);
 #pragma GCC unroll 16
       for (int u = 0; u < U; ++u) {
         const uint16_t* at = from + u * kValueColumns;
         const auto first = hn::LoadU(dh, at);
         auto second = hn::Zero(dh);
-        AskFor(at, ahead);
-        if (HWY_LIKELY(t + 1 < count)) {
-          second = hn::LoadU(dh, at + values_stride);
-          AskFor(at + values_stride, ahead);
+        if (HWY_LIKELY(t + 1 < count)) second = hn::LoadU(dh, at + values_stride);
+        if constexpr (kCollect) {
+          seen.Add(first);
+          seen.Add(second);
         }
-        seen.Add(first);
-        seen.Add(second);
-        InterleaveRows(first, second, streamed[2 * u], streamed[2 * u + 1]);
-      }
+        PairVector left, right;
+        InterleaveRows(first, second, left, right);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const auto broadcast = PairStep::Broadcast(w + r * weights_stride);
-#pragma GCC unroll 16
-        for (int v = 0; v < V; ++v) sum[r][v] = PairStep::Add(broadcast, streamed[v], sum[r][v]);
+        for (int r = 0; r < R; ++r) {
+          sum[r][2 * u] = PairStep::Add(broadcast[r], left, sum[r][2 * u]);
+          sum[r][2 * u + 1] = PairStep::Add(broadcast[r], right, sum[r][2 * u + 1]);
+        }
       }
     }
-    *range = seen;
+    if constexpr (kCollect) *range = seen;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
       for (int v = 0; v < V; ++v) hn::StoreU(sum[r][v], d, to + r * sums_stride + v * N);
     }
   }
-  template <int R>
-  HWY_INLINE void operator()(int64_t r0) const {
-    constexpr int U = R <= 4 ? 2 : 1;
-    int64_t unit = 0;
-    for (; unit + U <= units; unit += U) Tile<R, U>(r0, unit);
-    for (; unit < units; ++unit) Tile<R, 1>(r0, unit);
+
+  /// U units of the rows from r0 on, R rows at a time.
+  template <bool kCollect, int R, int U>
+  HWY_INLINE void Rows(int64_t r0, int64_t unit) const {
+    if constexpr (kCollect) {
+      if (rows >= R) {
+        Tile<true, R, U>(0, unit);
+        return Rows<false, R, U>(R, unit);
+      }
+    } else {
+      for (; r0 + R <= rows; r0 += R) Tile<false, R, U>(r0, unit);
+      if (r0 == rows) return;
+    }
+    if constexpr (R > 1) Rows<kCollect, R - 1, U>(r0, unit);
+  }
+  /// All units from `unit` on, U at a time.
+  template <int U>
+  HWY_INLINE void Units(int64_t unit) const {
+    for (; unit + U <= units; unit += U) Rows<true, std::min(4, kOutputSums / (2 * U)), U>(0, unit);
+    if constexpr (U > 1) Units<U / 2>(unit);
   }
 };
 
-/// out = p v in passes that stay in L1 while columns pass. False when pairs cannot hold some value.
+/// out = p v, some value rows after the other. False when pairs cannot hold some value.
 HWY_NOINLINE inline bool PairOutputsOfStored(const DecodeTile<float, BFloat16Pair>& tile) {
   const ForwardTile<float, BFloat16Pair>& block = tile.block;
   const PairScores& score = block.score;
   const StoredRows& stored = tile.values;
   const int64_t units = stored.columns / kValueColumns;
   const int64_t column = units * kValueColumns;
-  HWY_ALIGN uint16_t last[kValueRows * kValueColumns] = {};
+  HWY_ALIGN uint16_t last[kMostValueRows * kValueColumns] = {};
   HWY_ALIGN float last_sums[16 * kValueColumns];
   const auto* values = static_cast<const uint16_t*>(stored.data);
   const BFloat16Pair* weights = ForwardSteps<float, BFloat16Pair>::Weights(score);
   PairedRange range = PairedRange::Empty();
-  for (int64_t c = score.begin; c < score.end; c += kValueRows) {
-    const int64_t count = std::min(kValueRows, score.end - c);
-    const bool fresh = c == score.begin;
+  LinesAhead ahead(OrderOfRows(SomeRows(stored, score.begin, score.end), tile.then));
+  const int64_t some = ValueRowsTogether(stored);
+  for (int64_t c = score.begin; c < score.end; c += some) {
+    const int64_t count = std::min(some, score.end - c);
     PairValueRun run = {weights + c / 2,
                         score.scores_stride,
                         values + c * stored.row_stride,
                         stored.row_stride,
                         count,
                         units,
-                        fresh,
-                        BytesAhead(stored),
+                        c == score.begin,
+                        score.rows,
                         block.out,
                         block.out_stride,
                         &range};
-    ForRowRuns(score.rows, run);
+    ahead.Pass(count * stored.columns * static_cast<int64_t>(sizeof(uint16_t)));
+    run.Units<4>(0);
     if (column == stored.columns) continue;
     for (int64_t t = 0; t < count; ++t) {
       std::memcpy(last + t * kValueColumns, run.values + t * stored.row_stride + column,
@@ -244,10 +197,9 @@ HWY_NOINLINE inline bool PairOutputsOfStored(const DecodeTile<float, BFloat16Pai
     run.values = last;
     run.values_stride = kValueColumns;
     run.units = 1;
-    run.ahead = 0;
     run.sums = last_sums;
     run.sums_stride = kValueColumns;
-    ForRowRuns(score.rows, run);
+    run.Units<1>(0);
   }
   for (int64_t r = 0; r < score.rows && column < block.v_stride; ++r) {
     std::copy_n(last_sums + r * kValueColumns, block.v_stride - column, block.out + r * block.out_stride + column);
@@ -274,9 +226,13 @@ inline bool DecodePairs(const DecodeTile<float, BFloat16Pair>& tile) {
   ForwardRows<float> rows;
   if (tile.panels.data != nullptr) {
     score.keys = static_cast<const BFloat16Pair*>(tile.panels.data);
+    const int64_t key_bytes = score.D * static_cast<int64_t>(sizeof(BFloat16Pair));
+    LinesAhead ahead({reinterpret_cast<const char*>(score.keys + score.begin * score.D),
+                      (score.end - score.begin) * key_bytes, 0, 1, static_cast<const char*>(tile.values.data)});
+    ahead.Pass((score.end - score.begin) * key_bytes);
     ScoresOfTileRows<false>(score, rows.lanes, rows.smallest_lanes, rows.spans);
   } else {
-    PairScoresOfStored(score, tile.keys);
+    PairScoresOfStored(score, tile.keys, tile.values.data);
     ScoresOfTileRows<true>(score, rows.lanes, rows.smallest_lanes, rows.spans);
   }
   WeightsOfTile(score, block.dropout, rows);

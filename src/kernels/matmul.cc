@@ -77,11 +77,16 @@ class Matmul {
         K_(a.size(1)),
         a_in_place_(reads_a_in_place()),
         few_rows_(packed == nullptr && c.size(0) <= kFewRows),
+        takes_columns_(few_rows_ && b_.row_stride == 1 && b_.column_stride != 1 && (a_in_place_ || a_.rows == 1) &&
+                       !stages_a_by_steps() && K_ > 0),
         plan_(plan_matmul({c.size(0), N_, K_, sizeof(T), set_.lanes, set_.panel_width, packed == nullptr},
                           options.threads)) {}
 
   void run() {
     if (few_rows_) plan_.columns = strip();
+    // With few rows a packed matrix is read once, in the order in which it lies: an item is one panel.
+    if (packed_ != nullptr && c_.rows <= kFewRows) plan_.columns = set_.panel_width;
+    if (takes_columns_) plan_.columns = kColumnsTogether * set_.lanes;
     plan_.column_items = ceil_divide(N_, plan_.columns);
     widen_bias();
     const int64_t block = std::min(K_, kMatmulBlock);
@@ -91,7 +96,9 @@ class Matmul {
       a_size_ = stages_a_by_steps() ? (block + 1) * kMatmulRows : a_stride_ * std::min(c_.rows, kMatmulRows);
     }
     sums_size_ = (few_rows_ || blocks > 1 ? round_up(plan_.rows, kMatmulRows) : kMatmulRows) * plan_.columns;
-    if (few_rows_) {
+    if (takes_columns_) {
+      sums_size_ = 2 * c_.rows * plan_.columns;
+    } else if (few_rows_) {
       b_size_ = kSomeSteps * set_.panel_width;
       sums_size_ = c_.rows * plan_.columns * (blocks > 1 ? 2 : 1);
     } else if (packed_ == nullptr) {
@@ -106,7 +113,9 @@ class Matmul {
       const int64_t column = item / plan_.row_items * plan_.columns;
       const int64_t rows = std::min(plan_.rows, c_.rows - row), columns = std::min(plan_.columns, N_ - column);
       T* scratch = scratch_.get() + worker * size;
-      if (few_rows_) {
+      if (takes_columns_) {
+        run_columns(column, columns, scratch);
+      } else if (few_rows_) {
         run_few_rows(column, columns, scratch);
       } else {
         run_item(row, rows, column, columns, scratch);
@@ -126,6 +135,8 @@ class Matmul {
   static constexpr int64_t kFewRows = 16;
   /// Then 16 rows of B, or 64 elements of its columns, are multiplied at a time: they pass through L1.
   static constexpr int64_t kSomeRows = 16;
+  /// Columns of an item that takes them where they lie, in vectors.
+  static constexpr int64_t kColumnsTogether = 4;
   static constexpr int64_t kSomeSteps = 64;
 
   bool is_in_pairs() const { return form_ != Form::whole; }
@@ -178,6 +189,50 @@ class Matmul {
         if (block + 1 == blocks) finish(row + r, some, column, columns, group);
       }
     }
+  }
+
+  /// All rows, columns of B where they lie: as many as a vector has lanes, each from end to end.
+  void run_columns(int64_t column, int64_t columns, T* scratch) const {
+    T* sums = scratch + a_size_;
+    T* sums_of_block = sums + c_.rows * plan_.columns;
+    for (int64_t c = 0; c < columns; c += set_.lanes) {
+      const int64_t wide = std::min(set_.lanes, columns - c);
+      for (int64_t k = 0; k == 0 || k < K_; k += kMatmulBlock) {
+        const int64_t count = std::min(kMatmulBlock, K_ - k);
+        const Broadcast<T> a = stage_a(0, c_.rows, k, count, scratch);
+        const StoredRows some = exchanged(part(b_, k, column + c, count, wide));
+        multiply_columns(a, some, k == 0 ? sums + c : sums_of_block);
+        for (int64_t r = 0; k > 0 && r < c_.rows; ++r) {
+          for (int64_t l = 0; l < set_.lanes; ++l) {
+            sums[r * plan_.columns + c + l] += sums_of_block[r * plan_.columns + l];
+          }
+        }
+      }
+    }
+    finish(0, c_.rows, column, columns, sums);
+  }
+
+  void multiply_columns(const Broadcast<T>& a, const StoredRows& columns, T* sums) const {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (form_ == Form::dot) {
+        ScoreTile<float, BFloat16Pair> product{};
+        product.q = reinterpret_cast<const BFloat16Pair*>(a.data);
+        product.q_stride = a.row;
+        product.rows = c_.rows;
+        product.D = steps_of(columns.columns);
+        product.scores = sums;
+        product.scores_stride = plan_.columns;
+        return kernels().matmul_bf16->product_of_columns(product, columns);
+      }
+    }
+    ScoreTile<T> product{};
+    product.q = a.data;
+    product.q_stride = a.row;
+    product.rows = c_.rows;
+    product.D = columns.columns;
+    product.scores = sums;
+    product.scores_stride = plan_.columns;
+    set_.product_of_columns(product, columns);
   }
 
   /// All rows, a few steps at a time. The sums of a block go on from step to step in L1, with the bits they would have
@@ -300,6 +355,7 @@ class Matmul {
   int64_t N_, K_;
   bool a_in_place_;
   bool few_rows_;
+  bool takes_columns_;
   MatmulPlan plan_;
   int64_t a_stride_ = 0, a_size_ = 0, b_size_ = 0, sums_size_ = 0;
   AlignedArray<T> bias_;

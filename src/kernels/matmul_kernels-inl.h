@@ -7,6 +7,7 @@
 #define QKV_MATMUL_KERNELS_INL_H_
 #endif
 
+#include "kernels/matmul_columns-inl.h"
 #include "kernels/matmul_finish-inl.h"
 #include "kernels/matmul_pairs-inl.h"
 #include "kernels/product-inl.h"
@@ -41,6 +42,7 @@ constexpr MatmulKernels<T> MakeMatmulKernels() {
       .stage = Stage<T>,
       .product = ProductOfBlock<T, T>,
       .finish = Finish<T>,
+      .product_of_columns = ProductOfColumns<T>,
   };
   if constexpr (std::is_same_v<T, float>) {
     kernels.stage_pairs = StagePairs;

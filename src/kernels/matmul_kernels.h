@@ -61,6 +61,10 @@ struct MatmulKernels {
   void (*stage)(const StoredRows& source, T* out, int64_t out_stride, int64_t padded);
   void (*product)(const MatmulProduct<T>& product);
   void (*finish)(const MatmulFinish<T>& finish);
+  /// scores[r, c] = the sum over t < D of q[r, t] * columns[c, t], in order of t: `columns` holds at most `lanes` columns
+  /// of B as rows, a whole vector of sums is written. Of the product q, q_stride, rows, D, scores and scores_stride are
+  /// used.
+  void (*product_of_columns)(const ScoreTile<T>& product, const StoredRows& columns);
 
   // Of f32 only: a bf16 matrix B in pairs of rows.
   /// out[p, c] = the pair of source[2 p, c] and source[2 p + 1, c]; padded as `stage` does, an odd last row is 0.
@@ -75,6 +79,8 @@ struct MatmulPairKernels {
   void (*stage_pair_rows)(const StoredRows& source, BFloat16Pair* out, int64_t out_stride);
   /// a and b are pairs, steps count them.
   void (*product)(const MatmulProduct<float>& product);
+  /// As MatmulKernels has it; q and D are pairs.
+  void (*product_of_columns)(const ScoreTile<float, BFloat16Pair>& product, const StoredRows& columns);
 };
 
 }  // namespace qkv

@@ -11,39 +11,13 @@
 #include <algorithm>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/read_ahead-inl.h"
+#include "kernels/squares-inl.h"
 #include "kernels/stored-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
 namespace HWY_NAMESPACE {
-
-/// Rows that share a transposed square: it takes 16 of 32 registers, or 4 to 8 of 16.
-#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM
-constexpr int kSquareRows = 8;
-#else
-constexpr int kSquareRows = 4;
-#endif
-
-/// Calls f.template operator()<R>(r0) for runs of R rows that cover [0, rows), each at most kSquareRows.
-template <int R, class F>
-HWY_INLINE void CallWithRows(int64_t rows, int64_t r0, const F& f) {
-  if constexpr (R == 1) {
-    f.template operator()<1>(r0);
-  } else if (rows == R) {
-    f.template operator()<R>(r0);
-  } else {
-    CallWithRows<R - 1>(rows, r0, f);
-  }
-}
-template <class F>
-HWY_INLINE void ForRowRuns(int64_t rows, const F& f) {
-  for (int64_t r0 = 0; r0 < rows;) {
-    const int64_t runs = (rows - r0 + kSquareRows - 1) / kSquareRows;
-    const int64_t run = (rows - r0 + runs - 1) / runs;
-    CallWithRows<kSquareRows>(run, r0, f);
-    r0 += run;
-  }
-}
 
 /// Raw scores of R rows against one panel, in the order of Product: over the columns, from zero.
 template <class Stored, class T>
@@ -51,6 +25,7 @@ struct PanelRun {
   const ScoreTile<T>& tile;
   const T* words;  ///< of the panel, any bits
   int64_t c;       ///< its first column of scores
+  LinesAhead& ahead;
 
   template <int R, int V, int Part>
   static HWY_INLINE void Add(const Vector<T> (&streamed)[V], const T* HWY_RESTRICT q, int64_t q_stride,
@@ -71,6 +46,8 @@ struct PanelRun {
     const Tag<T> d;
     constexpr int64_t N = kLanes<T>;
     constexpr int kParts = Stored::kParts;
+    constexpr int64_t kPagePart = kPageBytes * V / kTileVectors;  // of a page a run of V vectors has this share
+    constexpr int64_t kPageColumns = kPageBytes / static_cast<int64_t>(sizeof(T)) / kPanel<T> * kParts;
     Vector<T> sum[R][V];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -82,6 +59,7 @@ struct PanelRun {
     Vector<T> streamed[V];
     int64_t column = 0;
     for (; column + kParts <= tile.D; column += kParts, from += kPanel<T>) {
+      if (r0 == 0 && column % kPageColumns == 0) ahead.Pass(kPagePart);
 #pragma GCC unroll 16
       for (int v = 0; v < V; ++v) streamed[v] = hn::LoadU(d, from + v * N);
       Add<R, V, 0>(streamed, q + column, tile.q_stride, sum);
@@ -103,16 +81,25 @@ struct PanelRun {
   template <int R>
   HWY_INLINE void operator()(int64_t r0) const {
     constexpr int V = R <= 4 ? kTileVectors : kTileVectors / 2;
-    for (int64_t first = 0; first < kTileVectors; first += V) Tile<R, V>(r0, first);
+    const int64_t vectors = std::min<int64_t>(kTileVectors, (tile.end - c + kLanes<T> - 1) / kLanes<T>);
+    if (HWY_LIKELY(vectors == kTileVectors)) {
+      for (int64_t first = 0; first < kTileVectors; first += V) Tile<R, V>(r0, first);
+    } else {
+      for (int64_t first = 0; first < vectors; ++first) Tile<R, 1>(r0, first);
+    }
   }
 };
 
 template <class Stored, class T>
-HWY_NOINLINE void ScoresOfPanels(const ScoreTile<T>& tile, const StoredPanels& panels) {
+HWY_NOINLINE void ScoresOfPanels(const ScoreTile<T>& tile, const StoredPanels& panels, const void* then) {
   const int64_t words = (panels.columns + Stored::kParts - 1) / Stored::kParts;
   const T* data = static_cast<const T*>(panels.data);
+  const int64_t key_bytes = words * static_cast<int64_t>(sizeof(T));
+  const int64_t read = (tile.end - tile.begin + kPanel<T> - 1) / kPanel<T> * kPanel<T>;
+  LinesAhead ahead({reinterpret_cast<const char*>(data + tile.begin * words), read * key_bytes, 0, 1,
+                    static_cast<const char*>(then)});
   for (int64_t c = tile.begin; c < tile.end; c += kPanel<T>) {
-    ForRowRuns(tile.rows, PanelRun<Stored, T>{tile, data + c * words, c});
+    ForRowRuns(tile.rows, PanelRun<Stored, T>{tile, data + c * words, c, ahead});
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "qkv/support/checked.h"
 #include "qkv/support/error.h"
+#include "support/huge_pages.h"
 
 namespace qkv {
 
@@ -15,7 +16,8 @@ namespace qkv {
 struct Uninitialised {};
 inline constexpr Uninitialised kUninitialised;
 
-/// Scratch memory: zeroed unless asked otherwise, 64-byte aligned. Throws SystemError when there is none.
+/// Scratch memory: zeroed unless asked otherwise, 64-byte aligned, large ones on huge pages. Throws SystemError when
+/// there is none.
 template <class T>
 class AlignedArray {
  public:
@@ -26,8 +28,10 @@ class AlignedArray {
   AlignedArray(int64_t count, Uninitialised) {
     if (count == 0) return;
     const int64_t bytes = round_up(checked_multiply(count, static_cast<int64_t>(sizeof(T)), "scratch"), kAlignment);
-    data_.reset(static_cast<T*>(std::aligned_alloc(kAlignment, static_cast<size_t>(bytes))));
+    const int64_t alignment = bytes < kHugePage ? kAlignment : kHugePage;
+    data_.reset(static_cast<T*>(std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(bytes))));
     if (!data_) throw SystemError(concat("memory: ", bytes, " bytes of scratch are not to be had"));
+    prefer_huge_pages(data_.get(), bytes);
   }
   T* get() const { return data_.get(); }
   T& operator[](int64_t i) const { return data_.get()[i]; }

@@ -6,6 +6,7 @@
 
 #include "qkv/support/checked.h"
 #include "qkv/support/error.h"
+#include "support/huge_pages.h"
 
 namespace qkv {
 namespace {
@@ -22,6 +23,7 @@ Tensor::Tensor(DType dtype, const Dims& shape) {
   if (memory == nullptr) {
     throw SystemError(concat("no memory for a tensor of shape ", shape, " (", bytes, " bytes)"));
   }
+  prefer_huge_pages(memory, padded);
   owner_ = std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
   const uintptr_t mask = static_cast<uintptr_t>(kAlignment) - 1;
   owned_ = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory) + mask) & ~mask);
