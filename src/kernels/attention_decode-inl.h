@@ -31,7 +31,8 @@ namespace qkv {
 namespace HWY_NAMESPACE {
 
 /// Keys are loaded this many bytes before squares of them are, or as many as a vector has lanes, in order: squares take
-/// a line of each of many rows, which no hardware foresees. Measured on Zen 4: 33 GB/s, with a prefetch of each line instead 28, with neither 10.
+/// a line of each of many rows, which no hardware foresees. Measured on Zen 4: 33 GB/s, with a prefetch of each line
+/// instead 28, with neither 10.
 constexpr int64_t kLoadAheadBytes = 8 * 1024;
 
 /// Bytes of value rows that all rows of a tile pass over before the next: the second pass finds them in L1, and is
@@ -174,8 +175,8 @@ HWY_NOINLINE void OutputsOfStored(const DecodeTile<T>& tile) {
     if (vectors * N == tile.values.columns) continue;
     CopyLastColumns<T>(tile.values, c, count, vectors * N, last);
     const ValueRun<StoredWhole<T>, T> rest = {
-        score.scores + c, score.scores_stride, last, N, count, 1, fresh, score.rows, block.out + vectors * N,
-        block.out_stride};
+        score.scores + c,        score.scores_stride, last, N, count, 1, fresh, score.rows,
+        block.out + vectors * N, block.out_stride};
     rest.template Vectors<1>(0);
   }
 }

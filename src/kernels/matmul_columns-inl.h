@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product of few rows with a matrix whose columns are contiguous, straight from where it lies: no sum knows that B was
-// not copied to panels.
+// A product of few rows with a matrix whose columns are contiguous, straight from where it lies: no sum knows that B
+// was not copied to panels.
 #if defined(QKV_MATMUL_COLUMNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_MATMUL_COLUMNS_INL_H_
 #undef QKV_MATMUL_COLUMNS_INL_H_

@@ -61,9 +61,9 @@ struct MatmulKernels {
   void (*stage)(const StoredRows& source, T* out, int64_t out_stride, int64_t padded);
   void (*product)(const MatmulProduct<T>& product);
   void (*finish)(const MatmulFinish<T>& finish);
-  /// scores[r, c] = the sum over t < D of q[r, t] * columns[c, t], in order of t: `columns` holds at most `lanes` columns
-  /// of B as rows, a whole vector of sums is written. Of the product q, q_stride, rows, D, scores and scores_stride are
-  /// used.
+  /// scores[r, c] = the sum over t < D of q[r, t] * columns[c, t], in order of t: `columns` holds at most `lanes`
+  /// columns of B as rows, a whole vector of sums is written. Of the product q, q_stride, rows, D, scores and
+  /// scores_stride are used.
   void (*product_of_columns)(const ScoreTile<T>& product, const StoredRows& columns);
 
   // Of f32 only: a bf16 matrix B in pairs of rows.
