@@ -104,7 +104,8 @@ class HeadWorker {
         block_keys_(forward_key_block(problem.D, problem.Dv, static_cast<int64_t>(sizeof(T)))),
         stride_(round_up(std::min(block_keys_, longest_keys(problem)), kernels_.panel_width)),
         value_stride_(round_up(problem.Dv, kernels_.lanes)),
-        planner_(problem, buckets, kernels_, std::min(rows, kForwardRows), stride_),
+        planner_(problem, buckets, kernels_, takes_stored(rows) ? 0 : std::min(rows, kForwardRows),
+                 takes_stored(rows) ? 0 : stride_),
         group_planner_(problem, buckets, kernels_, std::min(rows, kStoredRows), stride_),
         q_(rows * width_in<T, E>(problem.D)),
         m_(rows),
@@ -131,7 +132,7 @@ class HeadWorker {
     const int64_t first_key = index * block_keys_;
     TileRange range{
         item.b, item.hkv * problem_.group(), 0, sequence.Tq, first_key, std::min(block_keys_, sequence.Tk - first_key)};
-    if (reads_stored(range)) return stored_tile(range, item, index);
+    if (takes_stored(range.rows * problem_.group())) return stored_tile(range, item, index);
     bool seen = false;
     for (int64_t g = 0; g < problem_.group(); ++g, ++range.h) {
       for (int64_t r = 0; r < sequence.Tq; r += kForwardRows) {
@@ -149,24 +150,27 @@ class HeadWorker {
   }
 
  private:
-  bool reads_stored(const TileRange& range) const {
+  /// Whether so many rows of a head take keys and values as they are stored.
+  bool takes_stored(int64_t rows) const {
     const bool contiguous = problem_.cache != nullptr || (problem_.k.stride[3] == 1 && problem_.v.stride[3] == 1);
-    return contiguous && range.rows * problem_.group() <= kStoredRows;
+    return contiguous && rows <= kStoredRows;
   }
 
   /// Rows [row, row + heads * range.rows) of the scratch, those of `heads` heads from range.h on.
   ForwardTile<T, E> forward_tile(const TileRange& range, const TileCover<T>& cover, int64_t row, int64_t heads) {
-    ForwardTile<T, E> tile{};
-    tile.score = score_tile<T, E>(problem_, cover, q_.get() + row * width_in<T, E>(problem_.D), heads * range.rows,
-                                  nullptr, {scores_.get(), stride_});
-    tile.v_stride = value_stride_;
-    tile.first = true;
-    tile.block_out = block_out_.get();
-    tile.m = m_.get() + row;
-    tile.l = l_.get() + row;
-    if constexpr (kInPairs<T, E>) tile.weight_sum = weight_sum_.get() + row;
-    tile.out = out_.get() + row * value_stride_;
-    tile.out_stride = value_stride_;
+    ForwardTile<T, E> tile{.score = score_tile<T, E>(problem_, cover, q_.get() + row * width_in<T, E>(problem_.D),
+                                                     heads * range.rows, nullptr, {scores_.get(), stride_}),
+                           .v = nullptr,
+                           .v_stride = value_stride_,
+                           .v_nonfinite = {},
+                           .dropout = {},
+                           .first = true,
+                           .block_out = block_out_.get(),
+                           .m = m_.get() + row,
+                           .l = l_.get() + row,
+                           .weight_sum = kInPairs<T, E> ? weight_sum_.get() + row : nullptr,
+                           .out = out_.get() + row * value_stride_,
+                           .out_stride = value_stride_};
     TileRange of_head = range;
     of_head.h += heads;
     for (int64_t g = heads; g-- > 0;) {  // the first head's decisions are where those of all rows begin
@@ -201,8 +205,8 @@ class HeadWorker {
     const int64_t hkv = item.hkv;
     const TileCover<T> cover = group_planner_.plan(range, problem_.group());
     if (cover.empty()) return false;
-    DecodeTile<T, E> tile{};
-    tile.block = forward_tile(range, cover, 0, problem_.group());
+    DecodeTile<T, E> tile{
+        .block = forward_tile(range, cover, 0, problem_.group()), .keys = {}, .panels = {}, .values = {}};
     if (problem_.cache != nullptr) {
       const KeyValueBlock& block = problem_.cache->block(range.b, index);
       tile.panels = problem_.cache->panels(block, hkv);
@@ -323,8 +327,10 @@ void forward_few_queries(const Problem& problem, const ForwardResults<T>& result
       running.pass(item.b, item.hkv, index);
     }
     if (item.last_block != all.end) return;
-    for (int64_t row = 0; row < problem.group() * Tq; ++row) {
-      finish_row<T>(problem, results, item.b, item.hkv * problem.group() + row / Tq, row % Tq, triples, row);
+    for (int64_t g = 0; g < problem.group(); ++g) {
+      for (int64_t i = 0; i < Tq; ++i) {
+        finish_row<T>(problem, results, item.b, item.hkv * problem.group() + g, i, triples, g * Tq + i);
+      }
     }
   });
 }
