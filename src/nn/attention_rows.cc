@@ -49,14 +49,14 @@ Projection project(const TensorView& x, const Linear& linear, const ProjectionSt
                    const MultiHeadAttentionOptions& options, DType dtype, bool keep) {
   const int64_t N = x.size(0), columns = steps.heads * steps.width;
   Projection result;
-  result.rows = Tensor(dtype, {N, steps.heads, steps.width});
+  result.rows = Tensor::uninitialised(dtype, {N, steps.heads, steps.width});
   linear_forward(x, linear, reshaped(result.rows, {N, columns}), {.threads = options.threads});
   if (steps.norm != nullptr && options.head_norm) {
     NormalizeOptions norm = *options.head_norm;
     norm.threads = options.threads;
     if (keep) {
       result.unnormed = std::move(result.rows);
-      result.rows = Tensor(dtype, result.unnormed.shape());
+      result.rows = Tensor::uninitialised(dtype, result.unnormed.shape());
     }
     const TensorView before = keep ? result.unnormed.view() : result.rows.view();
     normalize(before, steps.norm->weight, steps.norm->bias, result.rows.mutable_view(), norm,

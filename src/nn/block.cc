@@ -40,7 +40,7 @@ void parallel_forward(const TensorView& x, const Block& block, const BlockOption
   if (!is_shared) second = normed(x, block.feed_forward_norm, options, saved(&BlockState::feed_forward_part));
   const TensorView feed_forward_input = is_shared ? first.view() : second.view();
   if (options.dropout.p != 0) {
-    Tensor branch(x.dtype(), x.shape());
+    Tensor branch = Tensor::uninitialised(x.dtype(), x.shape());
     runs.attention(first.view(), branch.mutable_view(), {});
     add_branch(options, Sublayer::attention, branch.view(), x, y);
     runs.feed_forward(feed_forward_input, branch.mutable_view(), {});
@@ -60,7 +60,7 @@ void forward(const TensorView& x, const Block& block, const BlockOptions& option
   // Rows between sublayers lie in y, or where a state keeps them.
   const auto between = [&](Tensor BlockState::*rows) -> MutableTensorView {
     if (state == nullptr) return y;
-    state->*rows = Tensor(x.dtype(), x.shape());
+    state->*rows = Tensor::uninitialised(x.dtype(), x.shape());
     return (state->*rows).mutable_view();
   };
   const MutableTensorView after_attention = between(&BlockState::after_attention);
@@ -106,7 +106,7 @@ void parallel_backward(const SublayerPass& pass, const Block& block, const Block
   const bool is_shared = options.form == BlockForm::parallel_shared;
   const NormalizeOptions norm = norm_options(options);
   const TensorView first = state.attention_part.normed.view();
-  const auto rows = [&] { return Tensor(pass.d_y.dtype(), pass.d_y.shape()); };
+  const auto rows = [&] { return Tensor::uninitialised(pass.d_y.dtype(), pass.d_y.shape()); };
   Tensor dropped, d_first = rows(), d_second = rows();
   backwards.attention(first, branch_gradient(options, Sublayer::attention, pass.d_y, dropped), d_first.mutable_view());
   backwards.feed_forward(is_shared ? first : state.feed_forward_part.normed.view(),
@@ -170,7 +170,7 @@ void block_backward(const TensorView& x, const TensorView& memory, const Block& 
   check_rows(x, "block_backward", "x");
   check_same_rows(d_y, x, "block_backward", "d_y", "x");
   Tensor own;
-  if (!d_inputs.x) own = Tensor(x.dtype(), x.shape());
+  if (!d_inputs.x) own = Tensor::uninitialised(x.dtype(), x.shape());
   const SublayerPass pass = {x, d_y, d_inputs.x ? d_inputs.x : own.mutable_view()};
   BlockBackwards backwards;
   backwards.attention = [&](const TensorView& input, const TensorView& d_output, const MutableTensorView& d_input) {

@@ -169,7 +169,7 @@ void multi_head_attention_cached(const TensorView& x, const MultiHeadAttention& 
 
   const DType dtype = cache.dtype();
   const Projection q = project(x, parameters.q, query_steps(shape, parameters, options), options, dtype, false);
-  Tensor heads(dtype, {N, shape.H, shape.Dv});
+  Tensor heads = Tensor::uninitialised(dtype, {N, shape.H, shape.Dv});
   if (is_ragged) {
     PaddedRows queries(dtype, starts, longest, shape.H, shape.D), out(dtype, starts, longest, shape.H, shape.Dv);
     queries.fill(q.rows.view());

@@ -24,14 +24,14 @@ void feed_forward_forward(const TensorView& x, const FeedForward& parameters, co
   check_rows(x, kLayer, "x");
   const Dims shape = {x.size(0), outputs_of(parameters.up, kLayer, "up")};
   const bool is_gated = is_present(parameters.gate);
-  Tensor up, before, hidden(x.dtype(), shape);
+  Tensor up, before, hidden = Tensor::uninitialised(x.dtype(), shape);
   if (is_gated) {
-    up = Tensor(x.dtype(), shape);
+    up = Tensor::uninitialised(x.dtype(), shape);
     linear_forward(x, parameters.up, up.mutable_view(), {.threads = options.threads});
   }
   const Linear& activated = is_gated ? parameters.gate : parameters.up;
   if (state != nullptr) {
-    before = Tensor(compute_type_of(x), shape);
+    before = Tensor::uninitialised(compute_type_of(x), shape);
     linear_forward(x, activated, before.mutable_view(), {.threads = options.threads});
     activate(before.view(), up.view(), options.activation, hidden.mutable_view(), options.threads);
   } else {
@@ -50,11 +50,11 @@ void feed_forward_backward(const TensorView& x, const FeedForward& parameters, c
   require(static_cast<bool>(state.hidden), kLayer, "_backward: the state is empty");
   const bool is_gated = is_present(parameters.gate);
   const int threads = options.threads;
-  Tensor d_hidden(x.dtype(), state.hidden.shape()), d_up;
+  Tensor d_up, d_hidden = Tensor::uninitialised(x.dtype(), state.hidden.shape());
   linear_backward(state.hidden.view(), parameters.down, d_y, d_hidden.mutable_view(), gradients.down,
                   {.threads = threads});
   drop(d_hidden.mutable_view(), options);
-  if (is_gated) d_up = Tensor(x.dtype(), state.hidden.shape());
+  if (is_gated) d_up = Tensor::uninitialised(x.dtype(), state.hidden.shape());
   // d_hidden becomes the gradient of what the activation was applied to.
   activate_backward(state.before.view(), state.up.view(), options.activation, d_hidden.view(),
                     {d_hidden.mutable_view(), is_gated ? d_up.mutable_view() : MutableTensorView()}, threads);

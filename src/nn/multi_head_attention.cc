@@ -80,7 +80,7 @@ void multi_head_attention_forward(const TensorView& x, const TensorView& memory,
   Projection q = project(x, parameters.q, query_steps(shape, parameters, options), options, x.dtype(), keep);
   Projection k = project(keys, parameters.k, key_steps(shape, parameters, options), options, x.dtype(), keep);
   Projection v = project(keys, parameters.v, {.heads = shape.Hkv, .width = shape.Dv}, options, x.dtype(), keep);
-  Tensor heads(x.dtype(), {x.size(0), shape.H, shape.Dv});
+  Tensor heads = Tensor::uninitialised(x.dtype(), {x.size(0), shape.H, shape.Dv});
   const AttentionOptions operation = operation_options(parameters, options, !memory);
   const bool packed = static_cast<bool>(operation.query_starts);
   const auto sequences = [&](const Tensor& rows) { return as_sequences(rows.view(), packed, options.batch); };
@@ -113,7 +113,7 @@ void multi_head_attention_backward(const TensorView& x, const TensorView& memory
   const HeadShape shape = head_shape(parameters, options);
   require(static_cast<bool>(state.heads), kLayer, "_backward: the state is empty");
   const int threads = options.threads;
-  Tensor d_heads(x.dtype(), state.heads.shape());
+  Tensor d_heads = Tensor::uninitialised(x.dtype(), state.heads.shape());
   const Dims flat = {x.size(0), shape.H * shape.Dv};
   linear_backward(reshaped(state.heads, flat), parameters.out, d_y, reshaped(d_heads, flat), gradients.out,
                   {.threads = threads});
@@ -122,7 +122,8 @@ void multi_head_attention_backward(const TensorView& x, const TensorView& memory
   const bool packed = static_cast<bool>(operation.query_starts);
   const auto sequences = [&](const Tensor& rows) { return as_sequences(rows.view(), packed, options.batch); };
   const auto gradient = [&](Tensor& rows) { return as_sequences(rows.mutable_view(), packed, options.batch); };
-  Tensor d_q(x.dtype(), state.q.shape()), d_k(x.dtype(), state.k.shape()), d_v(x.dtype(), state.v.shape());
+  const auto like = [&](const Tensor& rows) { return Tensor::uninitialised(x.dtype(), rows.shape()); };
+  Tensor d_q = like(state.q), d_k = like(state.k), d_v = like(state.v);
   Tensor d_bias = term_gradient(gradients.bias, parameters.bias, "bias");
   Tensor d_slopes = term_gradient(gradients.slopes, parameters.slopes, "slopes");
   Tensor d_table = term_gradient(gradients.table, parameters.table, "table");

@@ -89,7 +89,7 @@ void stack_backward(const TensorView& x, const TensorView& memory, const Stack& 
   require(state.blocks.size() == blocks && state.inputs.size() + (options.final_norm ? 0 : 1) >= blocks,
           "stack_backward: the state is not that of a forward of this stack");
   Tensor own;
-  if (!d_inputs.x) own = Tensor(x.dtype(), x.shape());
+  if (!d_inputs.x) own = Tensor::uninitialised(x.dtype(), x.shape());
   const MutableTensorView d_x = d_inputs.x ? d_inputs.x : own.mutable_view();
   const auto input_of = [&](size_t i) { return i == 0 ? x : state.inputs[i - 1].view(); };
   TensorView d_rows = d_y;
@@ -111,7 +111,7 @@ void encoder_decoder_forward(const TensorView& source, const TensorView& target,
                              const EncoderDecoderOptions& options, const MutableTensorView& y,
                              EncoderDecoderState* state) {
   check_rows(source, "encoder_decoder", "source");
-  Tensor memory(source.dtype(), source.shape());
+  Tensor memory = Tensor::uninitialised(source.dtype(), source.shape());
   stack_forward(source, {}, model.encoder, options.encoder, memory.mutable_view(),
                 state != nullptr ? &state->encoder : nullptr);
   stack_forward(target, memory.view(), model.decoder, options.decoder, y, state != nullptr ? &state->decoder : nullptr);

@@ -18,7 +18,7 @@ void pre_norm_forward(const TensorView& x, const BlockOptions& options, Sublayer
                       const SublayerRun& run, const MutableTensorView& y, SublayerState* state) {
   Tensor input = normed(x, norms.norm, options, state != nullptr ? &state->before : nullptr);
   if (drops(options)) {
-    Tensor branch(x.dtype(), x.shape());
+    Tensor branch = Tensor::uninitialised(x.dtype(), x.shape());
     run(input.view(), branch.mutable_view(), {});
     add_branch(options, which, branch.view(), x, y);
   } else {
@@ -29,7 +29,7 @@ void pre_norm_forward(const TensorView& x, const BlockOptions& options, Sublayer
 
 void post_norm_forward(const TensorView& x, const BlockOptions& options, Sublayer which, const SublayerNorms& norms,
                        const SublayerRun& run, const MutableTensorView& y, SublayerState* state) {
-  Tensor sum(x.dtype(), x.shape());
+  Tensor sum = Tensor::uninitialised(x.dtype(), x.shape());
   run(x, sum.mutable_view(), drops(options) ? TensorView() : x);
   if (drops(options)) add_branch(options, which, sum.view(), x, sum.mutable_view());
   normalize(sum.view(), norms.norm.weight, norms.norm.bias, y, norm_options(options),
@@ -40,7 +40,7 @@ void post_norm_forward(const TensorView& x, const BlockOptions& options, Sublaye
 void sandwich_forward(const TensorView& x, const BlockOptions& options, Sublayer which, const SublayerNorms& norms,
                       const SublayerRun& run, const MutableTensorView& y, SublayerState* state) {
   Tensor input = normed(x, norms.norm, options, state != nullptr ? &state->before : nullptr);
-  Tensor branch(x.dtype(), x.shape());
+  Tensor branch = Tensor::uninitialised(x.dtype(), x.shape());
   run(input.view(), branch.mutable_view(), {});
   NormalizeState* after = state != nullptr ? &state->after : nullptr;
   if (drops(options)) {
@@ -66,7 +66,7 @@ NormalizeOptions norm_options(const BlockOptions& options) {
 }
 
 Tensor normed(const TensorView& x, const NormParameters& norm, const BlockOptions& options, NormalizeState* state) {
-  Tensor y(x.dtype(), x.shape());
+  Tensor y = Tensor::uninitialised(x.dtype(), x.shape());
   normalize(x, norm.weight, norm.bias, y.mutable_view(), norm_options(options), state);
   return y;
 }
@@ -78,7 +78,7 @@ void add_branch(const BlockOptions& options, Sublayer which, const TensorView& b
 
 TensorView branch_gradient(const BlockOptions& options, Sublayer which, const TensorView& d_sum, Tensor& memory) {
   if (!drops(options)) return d_sum;
-  memory = Tensor(d_sum.dtype(), d_sum.shape());
+  memory = Tensor::uninitialised(d_sum.dtype(), d_sum.shape());
   add_branch(options, which, d_sum, {}, memory.mutable_view());
   return memory.view();
 }
@@ -97,7 +97,7 @@ void sublayer_backward(const SublayerPass& pass, const BlockOptions& options, Su
                        const SublayerNorms& norms, const SublayerState& state, const SublayerBackward& backward,
                        const SublayerNormGradients& gradients) {
   const NormalizeOptions norm = norm_options(options);
-  const auto rows = [&] { return Tensor(pass.d_y.dtype(), pass.d_y.shape()); };
+  const auto rows = [&] { return Tensor::uninitialised(pass.d_y.dtype(), pass.d_y.shape()); };
   Tensor dropped, d_input = rows();
   if (options.form == BlockForm::post_norm) {  // y = N(x + drop(f x))
     Tensor d_sum = rows();

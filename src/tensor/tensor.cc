@@ -15,11 +15,20 @@ constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector
 
 }  // namespace
 
-Tensor::Tensor(DType dtype, const Dims& shape) {
+Tensor::Tensor(DType dtype, const Dims& shape) { allocate(dtype, shape, true); }
+
+Tensor Tensor::uninitialised(DType dtype, const Dims& shape) {
+  Tensor tensor;
+  tensor.allocate(dtype, shape, false);
+  return tensor;
+}
+
+void Tensor::allocate(DType dtype, const Dims& shape, bool zeroed) {
   const int64_t bytes = checked_multiply(element_count(shape), size_of(dtype), "bytes of a tensor");
   const int64_t padded = checked_add(bytes, kAlignment, "bytes of a tensor");
   // calloc, not aligned_alloc and a loop: fresh pages from the system are zero already and stay untouched until used.
-  void* memory = std::calloc(static_cast<size_t>(padded), 1);
+  const auto size = static_cast<size_t>(padded);
+  void* memory = zeroed ? std::calloc(size, 1) : std::malloc(size);
   if (memory == nullptr) {
     throw SystemError(concat("no memory for a tensor of shape ", shape, " (", bytes, " bytes)"));
   }

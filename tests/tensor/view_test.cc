@@ -204,6 +204,9 @@ TEST(TensorTest, OwnsAlignedZeros) {
     EXPECT_EQ(tensor.mutable_view().data(), tensor.view().data());
   }
   EXPECT_TRUE(Tensor(DType::f32, Dims{0, 4}));
+  Tensor any = Tensor::uninitialised(DType::bf16, Dims{3, 5});
+  EXPECT_EQ(any.shape(), (Dims{3, 5}));
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(any.mutable_view().data()) % 64, 0U);
   EXPECT_FALSE(Tensor{});
 }
 

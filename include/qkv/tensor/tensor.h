@@ -14,6 +14,8 @@ class Tensor {
   Tensor() = default;
   /// Throws Error when the size does not fit, SystemError when there is no memory.
   Tensor(DType dtype, const Dims& shape);
+  /// The same with whatever the memory held: for results that are written whole.
+  static Tensor uninitialised(DType dtype, const Dims& shape);
   /// A read-only tensor over foreign memory kept alive by `owner`.
   Tensor(TensorView view, std::shared_ptr<const void> owner);
 
@@ -25,6 +27,7 @@ class Tensor {
   const Dims& shape() const { return view_.shape(); }
 
  private:
+  void allocate(DType dtype, const Dims& shape, bool zeroed);
   std::shared_ptr<const void> owner_;
   void* owned_ = nullptr;
   TensorView view_;
