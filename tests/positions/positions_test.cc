@@ -206,8 +206,10 @@ TEST(sinusoidal, tables_of_published_models) {
     const StridedTensor y(DType::f64, expected.shape(), Layout::strided);
     sinusoidal_positions(positions.view(), {.halves = halves}, y.view());
     for (int64_t n = 0; n < expected.elements(); ++n) {
-      // Marian's table is f32.
-      EXPECT_NEAR(element(y.view(), n), element(expected, n), (halves ? 0x1p-24 : 0x1p-48)) << n;
+      // Marian's table is f32; phases up to 9 are known to some epsilons.
+      EXPECT_NEAR(element(y.view(), n), element(expected, n),
+                  halves ? 0x1p-24 : 16 * std::numeric_limits<double>::epsilon())
+          << n;
     }
   }
 }
