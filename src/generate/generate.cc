@@ -29,8 +29,8 @@ void check_options(const Transformer& model, const GenerateOptions& options, con
   }
   if (draft != nullptr) {
     const ModelConfig& small = draft->config();
-    require(small.kind == config.kind, "generate: the draft is an ", name(small.kind), ", the model an ",
-            name(config.kind));
+    require(small.kind == config.kind, "generate: the draft is of the kind ", name(small.kind),
+            ", the model of the kind ", name(config.kind));
     require(small.vocabulary == config.vocabulary, "generate: the draft has a vocabulary of ", small.vocabulary,
             ", the model of ", config.vocabulary);
   }
