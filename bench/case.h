@@ -34,6 +34,7 @@ struct Case {
   std::string name;
   std::string line;                         ///< as written
   std::map<std::string, std::string> keys;  ///< what the line says, key by key
+  double check_share = 1;                   ///< of the rows that the check samples; the program's, not the file's
   std::string against;                      ///< name of the case it is compared with; empty for none
   std::vector<Mode> modes = {Mode::forward};
   std::vector<int> threads;  ///< empty: 1 and all

@@ -162,11 +162,11 @@ void run_second(Inputs& inputs, const AttentionOptions& options, const Attention
 Verdict verify(Inputs& inputs, const Work& work, const std::vector<int>& threads) {
   Verdict verdict;
   verdict.checked = true;
-  const std::vector<Chunk> forward_rows = sample(inputs, work, kForwardBudget);
+  const std::vector<Chunk> forward_rows = sample(inputs, work, kForwardBudget * inputs.spec.check_share);
   verify_forward(inputs, threads, forward_rows, verdict);
   verdict.scope = "out, lse: " + describe(inputs, forward_rows);
   if (inputs.has_gradients()) {
-    const std::vector<Chunk> backward_rows = sample(inputs, work, kBackwardBudget);
+    const std::vector<Chunk> backward_rows = sample(inputs, work, kBackwardBudget * inputs.spec.check_share);
     verify_backward(inputs, threads, backward_rows, verdict);
     if (inputs.spec.has_mode(Mode::jvp)) verify_jvp(inputs, threads, backward_rows, verdict);
     if (inputs.spec.has_mode(Mode::second)) verify_second(inputs, threads, backward_rows, verdict);
