@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "qkv/models/convert.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "cli/verbs.h"
+#include "qkv/support/error.h"
 
 namespace qkv::cli {
 namespace {
@@ -15,14 +18,25 @@ void add(CLI::App& verb, Call& call) {
   add_model_options(verb, call);
 }
 
+void report(const Call& call, double seconds) {
+  if (!call.json) return print(call.run.out + ": " + std::string(name(call.run.dtype)) + "\n");
+  const nlohmann::ordered_json object = {
+      {"verb", "convert"}, {"output", call.run.out}, {"dtype", name(call.run.dtype)}, {"seconds", seconds}};
+  print(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
 void run(const Call& call) {
+  require(!call.run.out.empty(), "--out: expected the name of a folder, got ''");
   use_target(call);
   const Stopwatch watch;
   convert_model(call.model, call.run.out, call.run.dtype);
-  if (!call.json) return print(call.run.out + ": " + std::string(name(call.run.dtype)) + "\n");
-  const nlohmann::ordered_json object = {
-      {"verb", "convert"}, {"output", call.run.out}, {"dtype", name(call.run.dtype)}, {"seconds", watch.seconds()}};
-  print(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  try {
+    report(call, watch.seconds());
+  } catch (const SystemError&) {  // what cannot be said is an error, and an error leaves no output
+    std::error_code ignored;
+    std::filesystem::remove_all(call.run.out, ignored);
+    throw;
+  }
 }
 
 }  // namespace

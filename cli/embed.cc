@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <iostream>
 #include <optional>
 #include <sstream>
 
+#include "cli/model_files.h"
 #include "cli/verbs.h"
 #include "qkv/models/sentence_embedder.h"
 #include "qkv/support/error.h"
@@ -23,7 +25,7 @@ std::vector<std::string> read_lines() {
   std::vector<std::string> lines;
   std::string line;
   while (std::getline(std::cin, line)) lines.push_back(std::move(line));
-  if (std::cin.bad()) throw SystemError("standard input: cannot read");
+  if (std::cin.bad() || std::ferror(stdin) != 0) throw SystemError("standard input: cannot read");
   return lines;
 }
 
@@ -54,7 +56,7 @@ void run(const Call& call) {
   Arrays results;
   results["out"] = Tensor(DType::f32, {0, 0});
   std::optional<Output> output;
-  if (!call.output.empty()) output.emplace(call.output, std::vector<std::string>{}, results);
+  if (!call.output.empty()) output.emplace(call.output, model_files(call.model), results);
   const SentenceEmbedder embedder =
       SentenceEmbedder::from_folder(call.model, {.dtype = call.run.dtype, .threads = call.options.threads});
   const std::vector<std::string> lines = read_lines();

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/model_files.h"
 #include "cli/token_ids.h"
 #include "cli/verbs.h"
 #include "qkv/models/transformer.h"
@@ -86,7 +87,7 @@ void run(const Call& call) {
   check_kind(call, read_model_config(call.model + "/config.json"));
   Arrays results;
   results["out"] = Tensor(DType::f32, {0, 0});
-  const Output output(call.output, {}, results);
+  const Output output(call.output, model_files(call.model), results);
   const Transformer model =
       Transformer::from_folder(call.model, {.dtype = call.run.dtype, .threads = call.options.threads});
   const Stopwatch watch;

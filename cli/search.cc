@@ -47,6 +47,19 @@ CountTokens counter(const Tokenizer& tokenizer) {
 
 std::string one_or_more(int64_t count, const char* noun) { return concat(count, " ", noun, count == 1 ? "" : "s"); }
 
+void report(const Call& call, const SearchIndex& index, const IndexChange& change) {
+  if (call.json) {
+    const nlohmann::ordered_json object = {{"index", call.search.index},   {"files", index.files()},
+                                           {"passages", index.passages()}, {"added", change.added},
+                                           {"updated", change.updated},    {"unchanged", change.unchanged},
+                                           {"dropped", change.dropped},    {"skipped", change.skipped}};
+    return print(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  }
+  print(concat(one_or_more(index.passages(), "passage"), " of ", one_or_more(index.files(), "file"), ": ", change.added,
+               " added, ", change.updated, " updated, ", change.unchanged, " unchanged, ", change.dropped,
+               " dropped\n"));
+}
+
 void add_files(const Call& call, const SearchModel& model) {
   const std::string& path = call.search.index;
   SearchIndex index = std::filesystem::exists(path) ? SearchIndex::read(path, model) : SearchIndex(path, model);
@@ -56,21 +69,8 @@ void add_files(const Call& call, const SearchModel& model) {
   });
   if (terminal && change.passages > 0) std::cerr << "\r\x1b[K" << std::flush;
   for (const std::string& skipped : change.skipped) std::cerr << "qkv: note: " << skipped << ": not text, left out\n";
+  report(call, index, change);  // first: what cannot be said is an error, and an error leaves no output
   index.write();
-  if (call.json) {
-    const nlohmann::ordered_json object = {{"index", path},
-                                           {"files", index.files()},
-                                           {"passages", index.passages()},
-                                           {"added", change.added},
-                                           {"updated", change.updated},
-                                           {"unchanged", change.unchanged},
-                                           {"dropped", change.dropped},
-                                           {"skipped", change.skipped}};
-    return print(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-  }
-  print(concat(one_or_more(index.passages(), "passage"), " of ", one_or_more(index.files(), "file"), ": ", change.added,
-               " added, ", change.updated, " updated, ", change.unchanged, " unchanged, ", change.dropped,
-               " dropped\n"));
 }
 
 /// A passage's lines, set in.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -46,7 +47,7 @@ class Lines {
       bytes += line.size();
       lines.push_back(std::move(line));
     }
-    if (std::cin.bad()) throw SystemError("standard input: cannot read");
+    if (std::cin.bad() || std::ferror(stdin) != 0) throw SystemError("standard input: cannot read");
     return lines;
   }
 };

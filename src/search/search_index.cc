@@ -57,7 +57,8 @@ std::string model_digest(const std::string& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder, error)) {
     const fs::path& path = entry.path();
-    if (entry.is_regular_file() && (path.extension() == ".json" || path.extension() == ".safetensors")) {
+    std::error_code unknown;  // of a link that leads to itself
+    if (entry.is_regular_file(unknown) && (path.extension() == ".json" || path.extension() == ".safetensors")) {
       files.push_back(path);
     }
   }
@@ -84,9 +85,9 @@ int64_t SearchIndex::passages() const {
 IndexChange SearchIndex::update(const std::vector<std::string>& paths,
                                 const std::function<void(int64_t done, int64_t total)>& on_passages) {
   IndexChange change;
-  change.dropped = static_cast<int64_t>(
-      std::erase_if(files_, [&](const auto& entry) { return !fs::is_regular_file(fs::path(folder_) / entry.first); }));
   std::error_code none;
+  change.dropped = static_cast<int64_t>(std::erase_if(
+      files_, [&](const auto& entry) { return !fs::is_regular_file(fs::path(folder_) / entry.first, none); }));
   const fs::path own = fs::weakly_canonical(path_, none);
   std::vector<File*> changed;
   for (const fs::path& path : search::find_files(paths)) {

@@ -65,7 +65,7 @@ class Arrays {
     require(before == last, name_, ": ", key, ": ends at ", before, ", expected ", last);
     return ends;
   }
-  /// Texts, valid UTF-8, one after the other.
+  /// Texts, one after the other.
   std::vector<std::string> texts(const char* key, const char* end_key, int64_t count) const {
     const int64_t size = length(key);
     const auto bytes = get<uint8_t>(key, {size});
@@ -73,8 +73,6 @@ class Arrays {
     int64_t begin = 0;
     for (const int64_t end : ends(end_key, count, size)) {
       texts.emplace_back(bytes.begin() + begin, bytes.begin() + end);
-      require(text::utf8_first_invalid(texts.back()) == std::string::npos, name_, ": ", key,
-              ": a text is not valid UTF-8");
       begin = end;
     }
     return texts;
@@ -138,6 +136,9 @@ SearchIndex SearchIndex::read(const std::string& path, const SearchModel& model)
   const auto lines = arrays.get<int64_t>("line", {passages});
   const auto digests = arrays.get<int64_t>("digest", {files});
   const std::vector<std::string> texts = arrays.texts("text", "text_end", passages);
+  for (const std::string& text : texts) {  // a path may be any bytes
+    require(text::utf8_first_invalid(text) == std::string::npos, path, ": text: a text is not valid UTF-8");
+  }
   const std::vector<std::string> paths = arrays.texts("path", "path_end", files);
   SearchIndex index(path, model);
   int64_t begin = 0;

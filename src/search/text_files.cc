@@ -17,9 +17,10 @@ void add_folder(const fs::path& folder, std::vector<fs::path>& files) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().filename().native().starts_with('.')) continue;
-    if (entry.is_directory() && !entry.is_symlink()) {
+    std::error_code unknown;  // of a link that leads nowhere, or to itself: neither a folder nor a file
+    if (entry.is_directory(unknown) && !entry.is_symlink(unknown)) {
       add_folder(entry.path(), files);
-    } else if (entry.is_regular_file()) {
+    } else if (entry.is_regular_file(unknown)) {
       files.push_back(fs::canonical(entry.path()));
     }
   }

@@ -3,6 +3,8 @@
 
 import json
 import math
+import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -126,6 +128,34 @@ def test_calls_that_do_not_fit(qkv, model, tmp_path):
     (model / "config.json").write_text(json.dumps(t5))
     refused(qkv(*logits, "1", check=False), 2, "--decoder-tokens", "t5")
     assert not (tmp_path / "l.npy").exists()
+
+
+def test_a_model_is_never_overwritten(qkv, model, tmp_path):
+    weights_file = model / "model.safetensors"
+    before = weights_file.read_bytes()
+    (tmp_path / "link.safetensors").symlink_to(weights_file)
+    for verb in ["logits", "--tokens", "1"], ["embed"]:
+        for out in weights_file, "link.safetensors":
+            refused(qkv(*verb, "--model", model, "-o", out, check=False), 2, "never overwritten")
+    assert weights_file.read_bytes() == before
+
+
+def test_what_cannot_be_said_leaves_no_folder(program, model, tmp_path, qkv):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([program, "convert", "--model", model, "--out", "copy"], cwd=tmp_path, stdout=full,
+                              stderr=subprocess.PIPE, text=True)
+    refused(done, 1, "standard output")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    refused(qkv("convert", "--model", model, "--out", "", check=False), 2, "--out")
+
+
+def test_input_that_cannot_be_read(program, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordLevel", "vocab": {"a": 0},
+                                                                   "unk_token": "a"}}))
+    folder = os.open(tmp_path, os.O_RDONLY)
+    done = subprocess.run([program, "tokenize", "--model", tmp_path], stdin=folder, capture_output=True, text=True)
+    os.close(folder)
+    refused(done, 1, "standard input", "cannot read")
 
 
 def test_folders_that_are_none(qkv, model):

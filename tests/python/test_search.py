@@ -3,6 +3,8 @@
 
 import importlib.util
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +129,21 @@ def test_what_is_not_text_is_left_out_with_a_note(search, texts):
                            "qkv: note: texts/latin: not text, left out\n")
 
 
+def test_odd_names_and_links_do_no_harm(search, texts):
+    (texts / "loop").symlink_to("loop")
+    (texts / "gone").symlink_to("nowhere")
+    (texts / "inner" / "up").symlink_to("..")
+    with open(os.fsencode(texts) + b"/caf\xe9.txt", "w") as file:
+        file.write("a name that is no UTF-8\n")
+    for added in 4, 0:  # the second call reads the index of the first
+        assert json.loads(search("--add", "texts", "--json").stdout)["added"] == added
+    found = json.loads(search("--results", 1, "--json", "a name that is no UTF-8").stdout)["results"]
+    assert found[0]["path"] == "texts/caf\ufffd.txt"
+    (texts / "one.txt").unlink()
+    (texts / "one.txt").symlink_to("one.txt")
+    assert json.loads(search("--add", "texts", "--json").stdout)["dropped"] == 1
+
+
 def test_another_models_index_is_refused(search, texts, tmp_path):
     search("--add", "texts")
     before = (tmp_path / "index.safetensors").read_bytes()
@@ -147,6 +164,17 @@ def test_wrong_calls_leave_no_index(search, texts, tmp_path, code, text, argumen
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("qkv: error: ") and done.stderr.count("\n") == 1 and text in done.stderr
     assert not (tmp_path / "index.safetensors").exists()
+
+
+def test_what_cannot_be_said_leaves_the_index(program, search, texts, tmp_path):
+    search("--add", "texts")
+    before = (tmp_path / "index.safetensors").read_bytes()
+    (texts / "one.txt").write_text("goodbye\n")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([program, "search", "--model", "model", "--index", "index.safetensors", "--add", "texts"],
+                              cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "standard output" in done.stderr
+    assert (tmp_path / "index.safetensors").read_bytes() == before
 
 
 def test_a_damaged_index_is_refused(search, texts, tmp_path):
