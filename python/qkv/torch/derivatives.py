@@ -43,12 +43,21 @@ def zeros_of_out(state, tensors):
     return torch.zeros(state[0].shape[-tensors[0].dim():], dtype=tensors[0].dtype)
 
 
+def is_last(tensors):
+    """True where no further derivative will be asked for, as in an ordinary call of backward()."""
+    return (not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0
+            and ops.is_unwatched(tensor for tensor in tensors if tensor is not None))
+
+
 def backward(call, wanted, upstream, state, tensors):
     """The gradients of the inputs at the places `wanted`, for upstream (d_out, d_lse), either of them None."""
     d_out, d_lse = upstream
     if d_out is None:
         d_out = zeros_of_out(state, tensors)
-    return Backward.apply(call, wanted, d_out, d_lse, *state, *tensors)
+    arguments = (call, wanted, d_out, d_lse, *state, *tensors)
+    if is_last((d_out, d_lse, *tensors)):
+        return Backward.forward(*arguments)
+    return Backward.apply(*arguments)
 
 
 def second_order(call, wanted, upstream, cotangents, state, tensors):
