@@ -53,6 +53,7 @@ void refuse_unsupported(const ConfigFields& fields) {
   fields.expect("position_embedding_type", "absolute");
   fields.expect("is_decoder", fields.boolean_or("is_decoder", false) && fields.string("model_type") == "gpt_neox");
   fields.expect("add_cross_attention", false);
+  fields.expect("use_mrope", false);
 }
 
 void check_stack(const ConfigFields& fields, const StackConfig& stack) {

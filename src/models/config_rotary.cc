@@ -71,6 +71,11 @@ RotaryOptions read_rotary(const ConfigFields& fields, const Around& around, int6
   require(fraction == 1 || around.partial, fields.where(),
           ": partial_rotary_factor: this family turns whole heads, got ", fraction);
   rotary.scaling = read_scaling(fields, around);
+  try {
+    rotary_frequencies(rotary);  // what it would refuse later
+  } catch (const Error& error) {
+    fail(fields.where(), ": ", error.what());
+  }
   return rotary;
 }
 

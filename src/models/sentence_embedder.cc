@@ -127,16 +127,17 @@ Tensor SentenceEmbedder::embed(std::span<const std::string> texts) const {
     } while (last < texts.size() && static_cast<size_t>(tokens.starts[last + 1] - begin) <= kPassTokens);
     const std::span<const uint32_t> ids(tokens.ids.data() + begin, static_cast<size_t>(starts.back()));
     const Tensor hidden = transformer.hidden({ids, starts});
-    for (size_t n = first; n < last; ++n) {
-      const int64_t row = starts[n - first];
-      const TensorView rows(hidden.dtype(), hidden.view().at(row * model_width),
-                            {starts[n - first + 1] - row, model_width});
-      auto* target = static_cast<float*>(result.mutable_view().at(static_cast<int64_t>(n) * width()));
+    const MutableTensorView all = result.mutable_view();
+    parallel_for(static_cast<int64_t>(last - first), transformer.options().threads, [&](int64_t index, int) {
+      const auto n = static_cast<size_t>(index);
+      const TensorView rows(hidden.dtype(), hidden.view().at(starts[n] * model_width),
+                            {starts[n + 1] - starts[n], model_width});
+      auto* target = static_cast<float*>(all.at((static_cast<int64_t>(first) + index) * width()));
       for (size_t kind = 0; kind < parts_->config.pooling.size(); ++kind) {
         pool(parts_->config.pooling[kind], rows, target + static_cast<int64_t>(kind) * model_width);
       }
       if (parts_->config.normalize) normalize_row(target, width());
-    }
+    });
   }
   return result;
 }

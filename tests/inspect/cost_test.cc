@@ -11,6 +11,7 @@
 #include "qkv/nn/stack.h"
 #include "qkv/support/error.h"
 #include "qkv/support/work_count.h"
+#include "random_stream.h"
 #include "tiny_models.h"
 
 namespace qkv::test {
@@ -69,6 +70,37 @@ TEST(Cost, RefusesWhatDoesNotFit) {
   EXPECT_THROW(model_cost(tiny_model("t5").config(), {.tokens = 4}), Error);
   EXPECT_THROW(model_cost(small(1), {.tokens = std::numeric_limits<int64_t>::max()}), Error);
   EXPECT_THROW(model_cost(small(1), {.tokens = int64_t{1} << 40}), Error);
+}
+
+/// Whatever a file holds, it becomes a config whose cost can be counted, or an Error.
+TEST(Cost, MutatedConfigsAreCountedOrRefused) {
+  const char* const pieces[] = {"0", "-1", "1e30", "2147483648", "null", "true", "\"x\"", "[]", "{}", "0.5", ":", ","};
+  Stream random(17);
+  int accepted = 0, refused = 0;
+  for (const TinyModel& model : tiny_models()) {
+    for (int round = 0; round < 300; ++round) {
+      std::string text = model.json;
+      for (int64_t change = random.integer(1, 3); change > 0; --change) {
+        const auto at = static_cast<size_t>(random.integer(0, static_cast<int64_t>(text.size()) - 1));
+        if (random.chance(0.5)) {  // a number, or the rest of one, becomes something else
+          const size_t digit = text.find_first_of("0123456789", at);
+          if (digit != std::string::npos) text.replace(digit, 1, random.pick(pieces));
+        } else {
+          text[at] = static_cast<char>(random.integer(32, 126));
+        }
+      }
+      try {
+        const ModelConfig config = parse_model_config(text, "c");
+        EXPECT_GE(config.main_stack().layers.size(), 1U);
+        model_cost(config, {.tokens = 3, .memory_tokens = config.kind == ModelKind::encoder_decoder ? 2 : 0});
+        ++accepted;
+      } catch (const Error&) {
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(accepted, 100);
+  EXPECT_GT(refused, 100);
 }
 
 std::vector<uint32_t> tokens_of(int64_t count) {

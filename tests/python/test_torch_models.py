@@ -197,6 +197,21 @@ def test_shards_of_transformers(qkv_in, family):
     assert np.array_equal(logits(qkv_in, "shards", ids, decoder_ids), logits(qkv_in, folder, ids, decoder_ids))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_weights_are_computed_in_f32(qkv_in, family, dtype):
+    name, model, folder = family
+    if name not in ("bert", "gpt2", "gpt_neox", "llama3", "t5"):
+        return
+    ids, decoder_ids = inputs(name)
+    narrow = type(model).from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    narrow.save_pretrained(qkv_in.folder / "narrow")
+    wide = narrow.float()
+    with all_in_f64():
+        exact = run(in_f64(wide), ids, decoder_ids)
+    eager, ours = run(wide, ids, decoder_ids), logits(qkv_in, "narrow", ids, decoder_ids)
+    assert np.abs(ours - exact).max() <= 3 * np.abs(eager - exact).max() + 4 * EPSILON * np.abs(exact).max()
+
+
 def test_roberta_padding_inside_a_text(qkv_in, family):
     name, model, folder = family
     if name != "roberta":
