@@ -50,6 +50,8 @@ void refuse_unsupported(const ConfigFields& fields) {
           ": quantization_config: quantized weights are not supported, expected f32, bf16 or f16");
   require(!fields.has("pruned_heads") || fields.find("pruned_heads")->empty(), fields.where(),
           ": pruned_heads: pruned models are not supported");
+  require(!fields.has("per_layer_config") || fields.find("per_layer_config")->empty(), fields.where(),
+          ": per_layer_config: layers of different sizes are not supported");
   fields.expect("position_embedding_type", "absolute");
   fields.expect("is_decoder", fields.boolean_or("is_decoder", false) && fields.string("model_type") == "gpt_neox");
   fields.expect("add_cross_attention", false);
@@ -87,6 +89,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   config.decoder_start_token = fields.token("decoder_start_token_id", config.vocabulary);
   config.end_tokens = fields.tokens("eos_token_id", config.vocabulary);
   family.parse(fields, config);
+  if (config.has_decoder()) fields.expect("is_causal", true);
   if (config.has_encoder()) check_stack(fields, config.encoder);
   if (config.has_decoder()) check_stack(fields, config.decoder);
   return config;

@@ -7,14 +7,17 @@
 namespace qkv::models {
 namespace {
 
-/// feed_forward_proj: "ACTIVATION" or "gated-ACTIVATION"; "gated-gelu" is the tanh form.
+/// feed_forward_proj: "ACTIVATION" or "gated-ACTIVATION"; "gated-gelu" is the tanh form. dense_act_fn and is_gated_act,
+/// where they are there, say it again and win.
 void parse_feed_forward(const ConfigFields& fields, ModelConfig& config) {
   constexpr std::string_view kGated = "gated-";
   std::string text = fields.string_or("feed_forward_proj", "relu");
-  config.gated = text.starts_with(kGated);
-  if (config.gated) text.erase(0, kGated.size());
-  if (config.gated && text == "gelu") text = "gelu_new";
+  const bool gated = text.starts_with(kGated);
+  if (gated) text.erase(0, kGated.size());
+  if (gated && text == "gelu") text = "gelu_new";
   config.activation = parse_activation(text, fields.where() + ": feed_forward_proj");
+  if (fields.has("dense_act_fn")) config.activation = fields.activation_or("dense_act_fn", "");
+  config.gated = fields.boolean_or("is_gated_act", gated);
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 //
 // Llama, Mistral, Qwen2, Qwen3 and Gemma-2: RMS norm, rotary positions, grouped heads, a gated feed-forward, and which
 // layers see a window.
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "models/config_fields.h"
 #include "qkv/support/error.h"
@@ -12,6 +14,25 @@ namespace {
 
 constexpr const char* kSliding = "sliding_attention";
 constexpr const char* kFull = "full_attention";
+
+/// What a family's files may leave out.
+struct Usual {
+  const char* model_type;
+  int64_t positions;
+  int64_t kv_heads;  ///< 0: as many as heads
+};
+constexpr Usual kUsual[] = {
+    {"llama", 2048, 0}, {"mistral", 131072, 8}, {"qwen2", 32768, 32}, {"qwen3", 32768, 32}, {"gemma2", 8192, 4}};
+
+const Usual& usual(const std::string& model_type) {
+  return *std::find_if(std::begin(kUsual), std::end(kUsual),
+                       [&](const Usual& one) { return model_type == one.model_type; });
+}
+
+int64_t key_value_heads(const ConfigFields& fields, const ModelConfig& config) {
+  const int64_t fixed = fields.is_null("num_key_value_heads") ? 0 : usual(config.model_type).kv_heads;
+  return fields.size_or("num_key_value_heads", fixed > 0 ? fixed : config.decoder.heads);
+}
 
 /// The types that the family's rule gives.
 std::vector<std::string> usual_types(const ConfigFields& fields, const ModelConfig& config) {
@@ -88,7 +109,7 @@ void parse_llama_family(const ConfigFields& fields, ModelConfig& config) {
   config.width = fields.size("hidden_size");
   StackConfig& stack = config.decoder;
   stack.heads = fields.size("num_attention_heads");
-  stack.kv_heads = fields.size_or("num_key_value_heads", stack.heads);
+  stack.kv_heads = key_value_heads(fields, config);
   stack.head_width = head_width(fields, config);
   stack.feed_forward = fields.size("intermediate_size", 16 * kMostWidth);
   stack.layers = equal_layers(fields.size("num_hidden_layers", kMostLayers), stack.head_width);
@@ -97,7 +118,7 @@ void parse_llama_family(const ConfigFields& fields, ModelConfig& config) {
   config.gated = true;
   config.norm = NormKind::rms;
   config.norm_epsilon = fields.positive_or("rms_norm_eps", 1e-6);
-  config.positions = fields.size_or("max_position_embeddings", 2048, kMostTokens);
+  config.positions = fields.size_or("max_position_embeddings", usual(type).positions, kMostTokens);
   config.form = BlockForm::pre_norm;
   config.query_key_norm = type == "qwen3";
   const bool bias = type == "qwen2" || fields.boolean_or("attention_bias", false);

@@ -15,6 +15,7 @@ namespace {
 struct Around {
   double theta = 10000, fraction = 1;
   int64_t positions = 0;
+  double original = 0;   ///< original_max_position_embeddings, which wins over that inside the object; 0: absent
   bool partial = false;  ///< the family may turn a part of a head
 };
 
@@ -38,6 +39,7 @@ RotaryScaling read_scaling(const ConfigFields& fields, const Around& around) {
   const auto positions = static_cast<double>(around.positions);
   if (scaling.kind != RotaryScaling::Kind::linear) {
     scaling.original_length = fields.positive_or("original_max_position_embeddings", positions);
+    if (around.original > 0) scaling.original_length = around.original;
   }
   const bool implied = scaling.kind == RotaryScaling::Kind::yarn && !fields.has("factor");
   scaling.factor = implied ? positions / scaling.original_length : fields.number("factor");
@@ -79,19 +81,32 @@ RotaryOptions read_rotary(const ConfigFields& fields, const Around& around, int6
   return rotary;
 }
 
+/// GPT-NeoX has names of its own; versions of Transformers differ on what the others mean there, so those must agree.
 Around read_around(const ConfigFields& fields, const ModelConfig& config, double fraction) {
-  const bool neox = config.model_type == "gpt_neox";
-  const char* theta = neox && !fields.has("rope_theta") ? "rotary_emb_base" : "rope_theta";
-  const char* part = neox && fields.has("rotary_pct") ? "rotary_pct" : "partial_rotary_factor";
-  return {fields.positive_or(theta, 10000), fields.number_or(part, fraction), config.positions, neox};
+  Around around;
+  around.positions = config.positions;
+  around.partial = config.model_type == "gpt_neox";
+  around.theta = fields.positive_or(around.partial ? "rotary_emb_base" : "rope_theta", around.theta);
+  around.fraction = fields.number_or(around.partial ? "rotary_pct" : "partial_rotary_factor", fraction);
+  const double theta = fields.positive_or("rope_theta", around.theta);
+  require(theta == around.theta, fields.where(), ": rope_theta: expected ", around.theta, " as rotary_emb_base, got ",
+          theta);
+  const double part = fields.number_or("partial_rotary_factor", around.fraction);
+  require(part == around.fraction, fields.where(), ": partial_rotary_factor: expected ", around.fraction,
+          " as rotary_pct, got ", part);
+  if (fields.has("original_max_position_embeddings")) {
+    around.original = fields.positive_or("original_max_position_embeddings", 1);
+  }
+  return around;
 }
 
 }  // namespace
 
 void parse_rotary(const ConfigFields& fields, const std::vector<std::string>& layer_types, double default_fraction,
                   ModelConfig& config) {
-  const Around around = read_around(fields, config, default_fraction);
-  const char* key = fields.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  Around around = read_around(fields, config, default_fraction);
+  const bool is_old = fields.has("rope_scaling") && !fields.find("rope_scaling")->empty();
+  const char* key = is_old ? "rope_scaling" : "rope_parameters";
   static const Json kEmpty = Json::object();
   const Json& all = fields.has(key) ? *fields.find(key) : kEmpty;
   const ConfigFields settings(all, concat(fields.where(), ": ", key));
@@ -103,6 +118,7 @@ void parse_rotary(const ConfigFields& fields, const std::vector<std::string>& la
     for (LayerConfig& layer : config.decoder.layers) layer.rotary = 0;
     return;
   }
+  around.original = 0;
   std::map<std::string, int> place;
   for (size_t n = 0; n < config.decoder.layers.size(); ++n) {
     const std::string& type = layer_types[n];

@@ -77,6 +77,14 @@ const Wrong kWrong[] = {
     {"layer_types_word", "qwen3", R"({"layer_types": ["full_attention", "chunked_attention"]})", "chunked_attention"},
     {"mistral_types", "mistral", R"({"layer_types": ["full_attention", "full_attention"]})", "layer_types: layer 0"},
     {"bidirectional", "gemma2", R"({"use_bidirectional_attention": true})", "use_bidirectional_attention"},
+    {"llama_both_ways", "llama", R"({"is_causal": false})", "is_causal: expected true"},
+    {"t5_both_ways", "t5", R"({"is_causal": false})", "is_causal: expected true"},
+    {"unequal_layers", "llama", R"({"per_layer_config": {"0": {"num_attention_heads": 2}}})", "per_layer_config"},
+    {"neox_bases", "gpt_neox", R"({"rotary_emb_base": 500, "rope_theta": 50})",
+     "rope_theta: expected 500 as rotary_emb_base, got 50"},
+    {"neox_parts", "gpt_neox", R"({"partial_rotary_factor": 0.5})",
+     "partial_rotary_factor: expected 0.25 as rotary_pct, got 0.5"},
+    {"t5_act_fn", "t5", R"({"dense_act_fn": "mish"})", "dense_act_fn: activation \"mish\""},
     {"negative_cap", "gemma2", R"({"attn_logit_softcapping": -1})", "attn_logit_softcapping: expected a positive"},
     {"mistral_bias", "mistral", R"({"attention_bias": true})", "attention_bias"},
     {"zero_epsilon", "gpt2", R"({"layer_norm_epsilon": 0})", "layer_norm_epsilon: expected a positive number"},
@@ -123,6 +131,50 @@ TEST(ModelConfig, NestedRotarySettingsGoByLayerType) {
   EXPECT_EQ(config.rotary[static_cast<size_t>(config.decoder.layers[0].rotary)].base, 100);
   EXPECT_EQ(config.rotary[static_cast<size_t>(config.decoder.layers[1].rotary)].scaling.factor, 2);
   EXPECT_EQ(config.decoder.layers[2].rotary, config.decoder.layers[0].rotary);
+}
+
+/// A length beside the rotary settings wins over the one inside, as in Transformers, but not over one of a layer's
+/// type.
+TEST(ModelConfig, OriginalLengthOfRotarySettings) {
+  Json json = Json::parse(tiny_model("llama").json);
+  EXPECT_EQ(parse_model_config(json.dump(), "c").rotary[0].scaling.original_length, 16);
+  json["original_max_position_embeddings"] = 64;
+  EXPECT_EQ(parse_model_config(json.dump(), "c").rotary[0].scaling.original_length, 64);
+  Json gemma = Json::parse(tiny_model("gemma2").json);
+  gemma["original_max_position_embeddings"] = 64;
+  gemma["rope_parameters"]["sliding_attention"] = gemma["rope_parameters"]["full_attention"] = json["rope_scaling"];
+  EXPECT_EQ(parse_model_config(gemma.dump(), "c").rotary[0].scaling.original_length, 16);
+  json["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 3.0}};
+  json["rope_scaling"] = Json::object();  // says nothing
+  EXPECT_EQ(parse_model_config(json.dump(), "c").rotary[0].scaling.factor, 3);
+}
+
+TEST(ModelConfig, WhatFamiliesLeaveOut) {
+  const auto parsed = [](const char* model, const char* patch) {
+    Json json = Json::parse(tiny_model(model).json);
+    json.update(Json::parse(patch));
+    if (json["num_key_value_heads"] == "absent") json.erase("num_key_value_heads");
+    return parse_model_config(json.dump(), "c");
+  };
+  EXPECT_EQ(parsed("llama", R"({"num_key_value_heads": "absent"})").decoder.kv_heads, 4);
+  EXPECT_EQ(parsed("gemma2", R"({"num_key_value_heads": "absent"})").decoder.kv_heads, 4);
+  EXPECT_EQ(parsed("mistral", R"({"num_key_value_heads": null})").decoder.kv_heads, 4);
+  const ModelConfig mistral =
+      parsed("mistral", R"({"num_key_value_heads": "absent", "num_attention_heads": 16, "hidden_size": 64})");
+  EXPECT_EQ(mistral.decoder.kv_heads, 8);
+  EXPECT_EQ(mistral.positions, 131072);
+  EXPECT_EQ(tiny_model("llama").config().positions, 2048);
+}
+
+/// dense_act_fn and is_gated_act repeat feed_forward_proj in files of Transformers, which reads them last.
+TEST(ModelConfig, FeedForwardOfT5) {
+  Json json = Json::parse(tiny_model("t5_gated").json);
+  EXPECT_TRUE(parse_model_config(json.dump(), "c").gated);
+  EXPECT_EQ(parse_model_config(json.dump(), "c").activation, Activation::gelu_tanh);
+  json["dense_act_fn"] = "silu";
+  json["is_gated_act"] = false;
+  EXPECT_FALSE(parse_model_config(json.dump(), "c").gated);
+  EXPECT_EQ(parse_model_config(json.dump(), "c").activation, Activation::silu);
 }
 
 TEST(ModelConfig, WindowsOfLayers) {
