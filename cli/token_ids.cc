@@ -12,7 +12,7 @@ std::vector<uint32_t> read_ids(const std::string& line) {
   std::vector<uint32_t> ids;
   const char* at = line.data();
   const char* end = at + line.size();
-  const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
   const auto skip_blanks = [&] { at = std::find_if_not(at, end, is_blank); };
   skip_blanks();
   while (at < end) {

@@ -92,7 +92,7 @@ TensorView Checkpoint::take(const std::string& name, const Dims& shape) {
   require(view.shape() == shape, where_, ": tensor ", in_quotes(name), ": expected ", shape, ", got ", view.shape());
   require(is_floating(view.dtype()) && view.dtype() != DType::f64, where_, ": tensor ", in_quotes(name),
           ": expected f32, bf16 or f16, got ", qkv::name(view.dtype()));
-  taken_.insert(name);
+  parameters_.insert(name);
   return view;
 }
 
@@ -118,13 +118,19 @@ NormParameters Checkpoint::norm(const std::string& prefix, int64_t width, bool b
   return norm;
 }
 
-void Checkpoint::pass_over(const std::vector<const char*>& patterns) {
+std::set<std::string> Checkpoint::matching(const std::vector<const char*>& patterns) const {
+  std::set<std::string> names;
   for (const auto& [name, tensor] : tensors_) {
     for (const char* pattern : patterns) {
-      if (matches(name, pattern)) passed_over_.insert(name);
+      if (matches(name, pattern)) names.insert(name);
     }
   }
+  return names;
 }
+
+void Checkpoint::pass_over(const std::vector<const char*>& patterns) { passed_over_.merge(matching(patterns)); }
+
+void Checkpoint::keep(const std::vector<const char*>& patterns) { parameters_.merge(matching(patterns)); }
 
 void Checkpoint::unify_copies(const std::string& name, const std::vector<std::string>& copies) {
   for (const std::string& other : copies) {
@@ -143,14 +149,14 @@ void Checkpoint::unify_copies(const std::string& name, const std::vector<std::st
 
 void Checkpoint::finish() const {
   for (const auto& [name, tensor] : tensors_) {
-    require(taken_.count(name) != 0 || passed_over_.count(name) != 0, where_, ": unexpected tensor ", in_quotes(name),
-            ' ', tensor.shape(), ", which is no part of this model");
+    require(parameters_.count(name) != 0 || passed_over_.count(name) != 0, where_, ": unexpected tensor ",
+            in_quotes(name), ' ', tensor.shape(), ", which is no part of this model");
   }
 }
 
-std::map<std::string, TensorView> Checkpoint::taken() const {
+std::map<std::string, TensorView> Checkpoint::parameters() const {
   std::map<std::string, TensorView> result;
-  for (const std::string& name : taken_) {
+  for (const std::string& name : parameters_) {
     const auto place = file_names_.find(name);
     result.emplace(place == file_names_.end() ? name : place->second, tensors_.at(name).view());
   }

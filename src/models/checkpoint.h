@@ -41,25 +41,28 @@ class Checkpoint {
   Linear transposed_linear(const std::string& prefix, int64_t out, int64_t in);
   NormParameters norm(const std::string& prefix, int64_t width, bool bias);
 
-  /// Passes over tensors whose names match: `#` stands for a number, a `*` at the end for anything.
+  /// Passes over buffers whose names match: `#` stands for a number, a `*` at the end for anything.
   void pass_over(const std::vector<const char*>& patterns);
+  /// The same for parameters that belong to the file but are not used: poolers, heads of tasks.
+  void keep(const std::vector<const char*>& patterns);
   /// `name` and `copies` are one parameter, which files hold under any of these names: it is `name` from here on.
   /// Refuses copies that differ from each other.
   void unify_copies(const std::string& name, const std::vector<std::string>& copies);
-  /// Refuses what nobody took or passed over.
+  /// Refuses what nobody took, kept or passed over.
   void finish() const;
 
-  /// What was taken, under the names of the file but for those of norms, which are the current ones.
-  std::map<std::string, TensorView> taken() const;
+  /// What was taken or kept, under the names of the file but for those of norms, which are the current ones.
+  std::map<std::string, TensorView> parameters() const;
 
  private:
+  std::set<std::string> matching(const std::vector<const char*>& patterns) const;
   void invent(const std::string& name, const Dims& shape, double mean, double deviation);
 
   std::map<std::string, Tensor> tensors_;
   std::map<std::string, std::string> file_names_;  ///< of those that unify_names changed
   std::string where_;
   std::optional<uint64_t> seed_;
-  std::set<std::string> taken_, passed_over_;
+  std::set<std::string> parameters_, passed_over_;
 };
 
 }  // namespace qkv::models

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/json_file.h"
+#include "models/sentence_config.h"
 #include "models/weights.h"
 #include "qkv/support/error.h"
 #include "qkv/tensor/safetensors.h"
@@ -26,6 +27,7 @@ constexpr const char* kOtherFiles[] = {"generation_config.json",
                                        "tokenizer_config.json",
                                        "special_tokens_map.json",
                                        "added_tokens.json",
+                                       "chat_template.jinja",
                                        "vocab.txt",
                                        "vocab.json",
                                        "merges.txt",
@@ -33,8 +35,7 @@ constexpr const char* kOtherFiles[] = {"generation_config.json",
                                        "tokenizer.model",
                                        "modules.json",
                                        "sentence_bert_config.json",
-                                       "config_sentence_transformers.json",
-                                       "1_Pooling/config.json"};
+                                       "config_sentence_transformers.json"};
 
 void check(const std::error_code& error, const fs::path& path, const char* action) {
   if (error) throw SystemError(concat(path.string(), ": cannot ", action, ": ", error.message()));
@@ -48,9 +49,12 @@ class NewFolder {
     require(!fs::exists(fs::symlink_status(place, error)), place.string(),
             ": expected a folder that does not exist yet");
     const fs::path parent = place.parent_path().empty() ? fs::path(".") : place.parent_path();
-    path_ = parent / concat(".qkv-", ::getpid());
-    fs::create_directory(path_, error);
-    check(error, path_, "create this folder");
+    for (int number = 0; number < 1000; ++number) {  // another call may have one here
+      path_ = parent / concat(".qkv-", ::getpid(), "-", number);
+      if (fs::create_directory(path_, error)) return;
+      check(error, path_, "create this folder");
+    }
+    throw SystemError(concat(path_.string(), ": cannot create this folder: it exists"));
   }
   ~NewFolder() {
     std::error_code ignored;
@@ -82,9 +86,13 @@ void copy_others(const fs::path& from, const fs::path& to) {
   for (const char* name : kOtherFiles) {
     std::error_code error;
     if (!fs::is_regular_file(from / name, error)) continue;
-    fs::create_directories((to / name).parent_path(), error);
-    check(error, to / name, "create the folder of this file");
     fs::copy_file(from / name, to / name, error);
+    check(error, to / name, "write");
+  }
+  for (const std::string& name : models::module_folders(from.string())) {
+    std::error_code error;
+    if (!fs::is_directory(from / name, error)) continue;
+    fs::copy(from / name, to / name, fs::copy_options::recursive, error);
     check(error, to / name, "write");
   }
 }
@@ -102,8 +110,8 @@ void convert_model(const std::string& folder, const std::string& out, DType dtyp
   NewFolder target(place);
   std::vector<Tensor> converted_tensors;
   std::map<std::string, TensorView> tensors;
-  for (const auto& [name, view] : checkpoint.taken()) {
-    if (view.dtype() == dtype) {
+  for (const auto& [name, view] : checkpoint.parameters()) {
+    if (view.dtype() == dtype || !is_floating(view.dtype())) {
       tensors.emplace(name, view);
     } else {
       tensors.emplace(name, converted_tensors.emplace_back(converted(view, dtype)).view());

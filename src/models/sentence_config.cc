@@ -11,6 +11,7 @@
 #include "models/config_fields.h"
 #include "models/json_file.h"
 #include "qkv/support/error.h"
+#include "tensor/text.h"
 
 namespace qkv::models {
 namespace {
@@ -102,16 +103,43 @@ uint32_t parse_length(const fs::path& folder, const ModelConfig& model) {
   return static_cast<uint32_t>(most);
 }
 
+/// The list in modules.json; null where there is no such file.
+Json read_modules(const fs::path& path) {
+  if (!is_there(path)) return nullptr;
+  Json modules = read_json(path.string());
+  require(modules.is_array(), path.string(), ": expected a list of modules");
+  return modules;
+}
+
+/// A module's folder; none for one that lies beside modules.json.
+std::string folder_of(const ConfigFields& module) {
+  const std::string name = module.string_or("path", "");
+  const bool is_plain = name.find_first_of(std::string("/\\\0", 3)) == std::string::npos && name != "." && name != "..";
+  require(is_plain, module.where(), ": path: expected a folder in this folder, got ", in_quotes(name));
+  return name;
+}
+
 }  // namespace
+
+std::vector<std::string> module_folders(const std::string& folder) {
+  const fs::path path = fs::path(folder) / "modules.json";
+  std::vector<std::string> folders;
+  for (const Json& module : read_modules(path)) {
+    const std::string name = folder_of(ConfigFields(module, path.string()));
+    if (!name.empty()) folders.push_back(name);
+  }
+  return folders;
+}
 
 SentenceConfig read_sentence_config(const std::string& folder, const ModelConfig& model) {
   SentenceConfig config;
   config.max_length = parse_length(folder, model);
   config.prompt = parse_prompt(folder);
   const fs::path path = fs::path(folder) / "modules.json";
-  if (!is_there(path)) return config;
-  const Json modules = read_json(path.string());
-  require(modules.is_array(), path.string(), ": expected a list of modules");
+  const Json modules = read_modules(path);
+  if (modules.is_null()) return config;
+  require(modules.size() >= 2, path.string(), ": expected at least Transformer and Pooling, got ", modules.size(),
+          modules.size() == 1 ? " module" : " modules");
   for (size_t n = 0; n < modules.size(); ++n) {
     const ConfigFields module(modules[n], concat(path.string(), ": module ", n));
     const std::string type = module.string("type"), kind = type.substr(type.rfind('.') + 1);
@@ -121,18 +149,17 @@ SentenceConfig read_sentence_config(const std::string& folder, const ModelConfig
       module.expect("path", "");
     } else if (kind == "Pooling") {
       require(n == 1, module.where(), ": type: expected Pooling after Transformer");
-      const std::string name = module.string("path");
-      require(!name.empty() && name.find_first_of("/\\") == std::string::npos && name != "." && name != "..",
-              module.where(), ": path: expected a folder in this folder, got \"", name, "\"");
+      const std::string name = folder_of(module);
+      require(!name.empty(), module.where(), ": path: expected a folder in this folder, got none");
       const fs::path file = fs::path(folder) / name / "config.json";
       const Json json = read_json(file.string());
       const ConfigFields fields(json, file.string());
       config.pooling = parse_pooling(fields, model);
       if (!config.prompt.empty()) fields.expect("include_prompt", true);
-    } else if (kind == "Normalize") {
+    } else if (kind == "Normalize" && n > 1) {
       config.normalize = true;
     } else {
-      fail(module.where(), ": type \"", type, "\" is not supported, expected Transformer, Pooling or Normalize");
+      fail(module.where(), ": type \"", type, "\" is not supported, expected Transformer, Pooling, then Normalize");
     }
   }
   return config;

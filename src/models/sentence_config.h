@@ -19,6 +19,9 @@ struct SentenceConfig {
   std::string prompt;       ///< before every text
 };
 
+/// The folders that modules.json names for its modules, which lie in this one; none without that file.
+std::vector<std::string> module_folders(const std::string& folder);
+
 /// Reads the sentence-transformers files of a folder.
 SentenceConfig read_sentence_config(const std::string& folder, const ModelConfig& model);
 

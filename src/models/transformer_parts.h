@@ -17,7 +17,7 @@ struct Transformer::Parts {
   TransformerOptions options;
   models::Checkpoint checkpoint;  ///< keeps what the weights view
   models::ModelWeights weights;
-  StackOptions encoder, decoder;  ///< of every call, before models::bind_rows
+  StackOptions encoder, decoder;  ///< of every call, before BoundOptions
 };
 
 struct DecoderState::Storage {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // BERT, RoBERTa and DistilBERT. Files of a fine-tuned model may lack the masked-language-model head and carry heads of
-// their task instead, which are passed over.
+// their task instead, which are kept.
 #include "models/weights.h"
 
 namespace qkv::models {
@@ -23,7 +23,7 @@ void bind_mask_head(Checkpoint& checkpoint, const ModelConfig& config, const Hea
   if (bias != decoder + ".bias") checkpoint.unify_copies(bias, {decoder + ".bias"});
   weights.embedding = checkpoint.take(kEmbedding, {config.vocabulary, config.width});
   weights.has_head = checkpoint.has(std::string(names.dense) + ".weight");
-  if (!weights.has_head) return checkpoint.pass_over({names.bias});
+  if (!weights.has_head) return checkpoint.keep({names.bias});
   weights.head_dense = checkpoint.linear(names.dense, config.width, config.width, true);
   weights.head_norm = checkpoint.norm(names.norm, config.width, true);
   weights.head.weight =
@@ -59,9 +59,9 @@ ModelWeights bind_bert(Checkpoint& checkpoint, const ModelConfig& config) {
     block.feed_forward.down = checkpoint.linear(layer + "output.dense", width, hidden, true);
     block.feed_forward_norm = checkpoint.norm(layer + "output.LayerNorm", width, true);
   }
-  checkpoint.pass_over({"embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.weight",
-                        "pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias", "classifier.*",
-                        "qa_outputs.*"});
+  checkpoint.pass_over({"embeddings.position_ids", "embeddings.token_type_ids"});
+  checkpoint.keep({"pooler.dense.weight", "pooler.dense.bias", "cls.seq_relationship.weight",
+                   "cls.seq_relationship.bias", "classifier.*", "qa_outputs.*"});
   return weights;
 }
 
@@ -82,7 +82,8 @@ ModelWeights bind_distilbert(Checkpoint& checkpoint, const ModelConfig& config) 
     block.feed_forward.down = checkpoint.linear(layer + "ffn.lin2", width, hidden, true);
     block.feed_forward_norm = checkpoint.norm(layer + "output_layer_norm", width, true);
   }
-  checkpoint.pass_over({"embeddings.position_ids", "pre_classifier.*", "classifier.*", "qa_outputs.*"});
+  checkpoint.pass_over({"embeddings.position_ids"});
+  checkpoint.keep({"pre_classifier.*", "classifier.*", "qa_outputs.*"});
   return weights;
 }
 

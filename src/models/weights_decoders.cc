@@ -68,7 +68,8 @@ ModelWeights bind_gpt2(Checkpoint& checkpoint, const ModelConfig& config) {
     block.feed_forward.down = checkpoint.transposed_linear(layer + "mlp.c_proj", width, hidden);
   }
   weights.decoder.final_norm = checkpoint.norm("ln_f", width, true);
-  checkpoint.pass_over({"h.#.attn.bias", "h.#.attn.masked_bias", "score.weight", "multiple_choice_head.*"});
+  checkpoint.pass_over({"h.#.attn.bias", "h.#.attn.masked_bias"});
+  checkpoint.keep({"score.weight", "multiple_choice_head.*"});
   return weights;
 }
 
@@ -96,7 +97,8 @@ ModelWeights bind_gpt_neox(Checkpoint& checkpoint, const ModelConfig& config) {
   }
   weights.decoder.final_norm = checkpoint.norm("final_layer_norm", width, true);
   checkpoint.pass_over({"layers.#.attention.bias", "layers.#.attention.masked_bias",
-                        "layers.#.attention.rotary_emb.inv_freq", "rotary_emb.inv_freq", "score.weight"});
+                        "layers.#.attention.rotary_emb.inv_freq", "rotary_emb.inv_freq"});
+  checkpoint.keep({"score.weight"});
   return weights;
 }
 
@@ -123,7 +125,8 @@ ModelWeights bind_llama(Checkpoint& checkpoint, const ModelConfig& config) {
     }
   }
   weights.decoder.final_norm = checkpoint.norm("norm", width, false);
-  checkpoint.pass_over({"layers.#.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq", "score.weight"});
+  checkpoint.pass_over({"layers.#.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq"});
+  checkpoint.keep({"score.weight"});
   return weights;
 }
 

@@ -106,7 +106,8 @@ ModelWeights bind_bart(Checkpoint& checkpoint, const ModelConfig& config) {
   }
   bind_bart_stack(checkpoint, config, false, weights);
   bind_bart_stack(checkpoint, config, true, weights);
-  checkpoint.pass_over({"encoder.version", "decoder.version", "classification_head.*", "qa_outputs.*"});
+  checkpoint.pass_over({"encoder.version", "decoder.version"});
+  checkpoint.keep({"classification_head.*", "qa_outputs.*"});
   return weights;
 }
 

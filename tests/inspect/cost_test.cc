@@ -166,7 +166,7 @@ TEST_P(Counted, ParametersAreThoseOfTheCheckpoint) {
   models::Checkpoint checkpoint = models::Checkpoint::random(1);
   models::bind_weights(checkpoint, config_);
   int64_t total = 0;
-  for (const auto& [name, view] : checkpoint.taken()) total += view.elements();
+  for (const auto& [name, view] : checkpoint.parameters()) total += view.elements();
   EXPECT_EQ(model_cost(config_, query_).parameters.total(), total);
 }
 

@@ -25,7 +25,7 @@ Tensors tensors_of(const ModelConfig& config) {
   models::Checkpoint checkpoint = models::Checkpoint::random(11);
   models::bind_weights(checkpoint, config);
   Tensors tensors;
-  for (const auto& [name, view] : checkpoint.taken()) tensors.emplace(name, converted(view, DType::f32));
+  for (const auto& [name, view] : checkpoint.parameters()) tensors.emplace(name, converted(view, DType::f32));
   return tensors;
 }
 
@@ -157,6 +157,43 @@ TEST(Checkpoint, BuffersAndHeadsOfAFamilyArePassedOver) {
   accepts("gpt_neox", {"layers.0.attention.bias", "layers.1.attention.rotary_emb.inv_freq"});
   accepts("llama", {"layers.0.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq"});
   accepts("t5", {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"});
+}
+
+/// A folder of a sentence model: what the model does not use, and files of modules, come along.
+TEST(Convert, KeepsHeadsAndModules) {
+  const fs::path folder = fs::path(::testing::TempDir()) / "qkv-convert", out = folder / "out";
+  fs::remove_all(folder);
+  fs::create_directories(folder / "7_Pooling");
+  std::ofstream(folder / "config.json") << tiny_model("bert").json;
+  std::ofstream(folder / "chat_template.jinja") << "{{ messages }}";
+  std::ofstream(folder / "7_Pooling" / "config.json") << "{}";
+  const auto write_modules = [&](const char* path) {
+    std::ofstream(folder / "modules.json") << R"([{"path": ""}, {"path": ")" << path << R"("}, {"path": "2_Absent"}])";
+  };
+  write_modules("7_Pooling");
+  Tensors all = tensors_of(tiny_model("bert").config());
+  all["pooler.dense.weight"] = Tensor(DType::f32, {24, 24});
+  all["embeddings.position_ids"] = Tensor(DType::i64, {1, 40});
+  std::map<std::string, TensorView> views;
+  for (const auto& [name, tensor] : all) views.emplace(name, tensor.view());
+  write_safetensors((folder / "model.safetensors").string(), views);
+
+  convert_model(folder.string(), out.string(), DType::bf16);
+  const TensorFile file = read_safetensors((out / "model.safetensors").string());
+  EXPECT_EQ(file.tensors.at("pooler.dense.weight").dtype(), DType::bf16);
+  EXPECT_EQ(file.tensors.count("embeddings.position_ids"), 0U);
+  EXPECT_EQ(file.tensors.size(), all.size() - 1);
+  EXPECT_TRUE(fs::exists(out / "7_Pooling" / "config.json"));
+  EXPECT_TRUE(fs::exists(out / "chat_template.jinja"));
+  EXPECT_FALSE(fs::exists(out / "2_Absent"));
+
+  fs::remove_all(out);
+  write_modules("../outside");
+  EXPECT_THROW(convert_model(folder.string(), out.string(), DType::bf16), Error);
+  EXPECT_FALSE(fs::exists(out));
+  for (const auto& entry : fs::directory_iterator(folder))
+    EXPECT_FALSE(entry.path().filename().string().starts_with("."));
+  fs::remove_all(folder);
 }
 
 TEST(Checkpoint, TiedCopiesMustBeCopies) {
