@@ -48,7 +48,7 @@ Tensor embed_tokens(const Transformer::Parts& parts, const InputWeights& input, 
 Tensor head_logits(const Transformer::Parts& parts, const TensorView& hidden);
 
 StackOptions stack_options(const ModelConfig& config, const StackConfig& stack, bool is_decoder, int threads);
-/// Rounds weights to the dtype where it is bf16 and packs those of products.
+/// Rounds all weights to the dtype where it is bf16 and packs those of products.
 void pack_weights(ModelWeights& weights, const TransformerOptions& options);
 
 /// Options of one call: how the rows form sequences, and where they stand.
