@@ -8,7 +8,7 @@
 // over key blocks in order, dK and dV sums over query blocks in order, whatever the threads do; there are no atomics on
 // data, no copies per thread.
 //
-//   delta_i = sum_j a_ij dP_ij - dLSE_i             once per row: backward_rows.h says from what
+//   delta_i = sum_j a_ij dP_ij - dLSE_i             once per row: backward_rows.h and backward_delta.h say from what
 //   P, dP, dS, then dV += , dK += , dQ +=           per tile
 //   dBias, dSlope, dTable from dS                   per tile (score_sums.cc)
 //   dScale = sum_i q_i . (sum_j dC_ij k_j)          when a row's dQ is complete; in pairs per tile, unrounded
@@ -17,6 +17,7 @@
 #include <cmath>
 
 #include "attention/backward_bias.h"
+#include "attention/backward_delta.h"
 #include "attention/backward_tiles.h"
 #include "attention/check.h"
 #include "attention/check_view.h"
@@ -191,8 +192,13 @@ void run_backward(const Problem& problem, const AttentionOptions& options, const
     }
     return;
   }
-  const BackwardRows<T> rows = backward_rows<T>(problem, state, d_out, d_lse);
   const BucketMap buckets(problem);
+  const bool sums_deltas =
+      kInPairs<T, E> && (gradients.bias || gradients.slopes || gradients.table || gradients.sinks || gradients.scale);
+  BackwardRows<T> rows = backward_rows<T>(problem, state, d_out, d_lse, sums_deltas);
+  if constexpr (kInPairs<T, E>) {
+    if (sums_deltas) sum_deltas_anew<T, E>(problem, buckets, rows);
+  }
   ScoreSums<T> sums(problem, buckets, options, gradients, backward_keys<T>(problem));
   const AlignedArray<double> row_scale(gradients.scale ? problem.rows() : 0);
   Backward<T, E> backward(problem, buckets, rows, sums, d_q, d_k, d_v, row_scale.get());

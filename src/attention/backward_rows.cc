@@ -66,7 +66,7 @@ double row_product(const Operand& d_out, const Operand& out, int64_t b, int64_t 
 
 template <class T>
 BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state, const Operand& d_out,
-                              const Operand& d_lse) {
+                              const Operand& d_lse, bool anew) {
   const int64_t count = problem.rows();
   BackwardRows<T> rows{.d_out = d_out,
                        .m = AlignedArray<T>(count),
@@ -75,6 +75,7 @@ BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state
                        .sink_weight = AlignedArray<T>(count),
                        .whole_block = AlignedArray<int64_t>(count),
                        .delta = AlignedArray<T>(count),
+                       .delta_low = AlignedArray<T>(count),
                        .estimate = AlignedArray<T>(count),
                        .final_delta = AlignedArray<T>(count)};
   const int64_t block_keys = backward_keys<T>(problem);
@@ -97,7 +98,7 @@ BackwardRows<T> backward_rows(const Problem& problem, const StateOperands& state
       const bool is_whole = range.empty() || first_block == (range.end - 1) / block_keys;
       rows.whole_block[to] = is_whole ? first_block : -1;
       double product = row_product<T>(d_out, state.out, b, h, row, problem.Dv);
-      if (is_whole) {
+      if (is_whole || anew) {
         const T estimate = static_cast<T>(product);
         rows.estimate[to] = std::isfinite(estimate) ? estimate : T{0};
         product = 0;
@@ -127,8 +128,8 @@ void store_sink_gradients(const Problem& problem, const BackwardRows<T>& rows, c
   }
 }
 
-template BackwardRows<float> backward_rows(const Problem&, const StateOperands&, const Operand&, const Operand&);
-template BackwardRows<double> backward_rows(const Problem&, const StateOperands&, const Operand&, const Operand&);
+template BackwardRows<float> backward_rows(const Problem&, const StateOperands&, const Operand&, const Operand&, bool);
+template BackwardRows<double> backward_rows(const Problem&, const StateOperands&, const Operand&, const Operand&, bool);
 template void store_sink_gradients(const Problem&, const BackwardRows<float>&, const MutableTensorView&);
 template void store_sink_gradients(const Problem&, const BackwardRows<double>&, const MutableTensorView&);
 

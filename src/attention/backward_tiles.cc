@@ -28,6 +28,7 @@ BackwardTiles<T, E>::BackwardTiles(const Problem& problem, const BucketMap& buck
       factors_(problem.softcap > 0 ? kBackwardRows * block_keys_ : 0, kUninitialised),
       products_(kInPairs<T, E> && needs.scale_sums ? kBackwardRows * block_keys_ : 0, kUninitialised),
       scale_sums_(kBackwardRows, kUninitialised),
+      delta_sums_(kBackwardRows, kUninitialised),
       weights_by_key_(kInPairs<T, E> ? kBackwardRows / 2 * block_keys_ : 0, kUninitialised),
       d_inner_by_key_(kInPairs<T, E> ? kBackwardRows / 2 * block_keys_ : 0, kUninitialised),
       d_inner_by_row_(kInPairs<T, E> ? kBackwardRows * block_keys_ / 2 : 0, kUninitialised),
@@ -55,6 +56,7 @@ BackwardTiles<T, E>::BackwardTiles(const Problem& problem, const BucketMap& buck
   tile_.factors = factors_.get();
   tile_.products = products_.get();
   tile_.scale_sums = scale_sums_.get();
+  tile_.delta_sums = delta_sums_.get();
   tile_.weights_by_key = weights_by_key_.get();
   tile_.d_inner_by_key = d_inner_by_key_.get();
   tile_.d_inner_by_row = d_inner_by_row_.get();
@@ -110,6 +112,7 @@ void BackwardTiles<T, E>::load_queries(int64_t b, int64_t h, int64_t index) {
   tile_.inverse_l = rows_.inverse_l.get() + first;
   tile_.inverse_l_low = rows_.inverse_l_low.get() + first;
   tile_.delta = rows_.delta.get() + first;
+  tile_.delta_low = rows_.delta_low.get() + first;
   tile_.estimate = rows_.estimate.get() + first;
   tile_.final_delta = rows_.final_delta.get() + first;
   tile_.sink_weight = rows_.sink_weight.get() + first;
@@ -129,6 +132,22 @@ const std::vector<BackwardPart<T, E>>& BackwardTiles<T, E>::run(bool want_keys, 
 }
 
 template <class T, class E>
+const std::vector<BackwardPart<T, E>>& BackwardTiles<T, E>::run_delta_sums() {
+  sums_deltas_ = true;
+  const std::vector<BackwardPart<T, E>>& parts = run(false, false);
+  sums_deltas_ = false;
+  return parts;
+}
+
+template <class T, class E>
+void BackwardTiles<T, E>::run_kernel(const BackwardTile<T, E>& tile) const {
+  if constexpr (kInPairs<T, E>) {
+    if (sums_deltas_) return kernels().bf16->delta_sums(tile);
+  }
+  kernels_of<T, E>().backward_tile(tile);
+}
+
+template <class T, class E>
 void BackwardTiles<T, E>::run_part(int64_t r, int64_t rows) {
   BackwardPart<T, E> part{.range = range_, .cover = {}, .tile = {}};
   part.range.first_row += r;
@@ -141,8 +160,8 @@ void BackwardTiles<T, E>::run_part(int64_t r, int64_t rows) {
     }
   } else if (!part.cover.empty()) {
     part.tile = tile_of(part, r);
-    kernels_of<T, E>().backward_tile(part.tile);
-    count_backward(part.tile.score, problem_.Dv);
+    run_kernel(part.tile);
+    if (!sums_deltas_) count_backward(part.tile.score, problem_.Dv);
     parts_.push_back(part);
   }
   if (covered < rows) run_part(r + covered, rows - covered);
@@ -165,11 +184,13 @@ BackwardTile<T, E> BackwardTiles<T, E>::tile_of(const BackwardPart<T, E>& part, 
   for (E** pairs : {&tile.weights_by_key, &tile.d_inner_by_key, &tile.d_inner_by_row}) {
     if (*pairs != nullptr) *pairs += r * block_keys_ / 2;
   }
-  for (const T** row : {&tile.m, &tile.inverse_l, &tile.inverse_l_low, &tile.delta, &tile.estimate, &tile.sink_weight})
+  for (const T** row :
+       {&tile.m, &tile.inverse_l, &tile.inverse_l_low, &tile.delta, &tile.delta_low, &tile.estimate, &tile.sink_weight})
     *row += r;
   tile.is_whole_row += r;
   tile.final_delta += r;
   tile.scale_sums += r;
+  tile.delta_sums += r;
   return tile;
 }
 

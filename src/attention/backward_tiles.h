@@ -43,6 +43,8 @@ class BackwardTiles {
   /// Runs the current blocks' tile, on the edge of a mask in smaller groups of rows; dK and dV are added where wanted.
   /// Returns the parts in which some pair is visible, with their dS.
   const std::vector<BackwardPart<T, E>>& run(bool want_keys, bool want_values);
+  /// Of the same tiles only what rows sum for delta, in the parts' `delta_sums`.
+  const std::vector<BackwardPart<T, E>>& run_delta_sums();
   /// Adds the parts' dQ (without scale) to `d_q` [rows of the query block, q_stride].
   void add_query_gradients(T* d_q);
 
@@ -69,6 +71,7 @@ class BackwardTiles {
 
   /// Rows [r, r + rows) of the query block.
   void run_part(int64_t r, int64_t rows);
+  void run_kernel(const BackwardTile<T, E>& tile) const;
   BackwardTile<T, E> tile_of(const BackwardPart<T, E>& part, int64_t r);
 
   const Problem& problem_;
@@ -76,6 +79,7 @@ class BackwardTiles {
   const AttentionKernels<T>& kernels_;
   int64_t block_keys_;
   BackwardNeeds needs_;
+  bool sums_deltas_ = false;  ///< parts run for their delta_sums
   TileRange range_;
   BackwardTile<T, E> tile_{};  ///< of the whole query block
   std::vector<BackwardPart<T, E>> parts_;
@@ -84,8 +88,8 @@ class BackwardTiles {
   AlignedArray<E> keys_, values_, k_;  // of the key block
   AlignedArray<T> d_k_, d_v_;
   AlignedArray<int64_t> k_found_;
-  Rows q_, d_out_;                                                       // of the query block
-  AlignedArray<T> scores_, d_scores_, factors_, products_, scale_sums_;  // of the tile
+  Rows q_, d_out_;                                                                    // of the query block
+  AlignedArray<T> scores_, d_scores_, factors_, products_, scale_sums_, delta_sums_;  // of the tile
   AlignedArray<E> weights_by_key_, d_inner_by_key_, d_inner_by_row_;
   AlignedArray<uint8_t> is_whole_row_;
 };

@@ -92,7 +92,7 @@ template <bool Finished, class T, class E>
 HWY_INLINE Delta<T> WeightsAndDelta(const BackwardTile<T, E>& tile, int64_t r) {
   if (tile.is_whole_row[r] == 0) {
     WeightsOfRow<Finished, false, T>(tile, r, T{0});
-    return {tile.delta[r], T{0}};
+    return {tile.delta[r], tile.delta_low[r]};
   }
   const T high = tile.estimate[r];
   const T sum = WeightsOfRow<Finished, true, T>(tile, r, high);
@@ -169,6 +169,17 @@ struct BackwardSteps {
         score.rows, tile.q_width / kLanes<T>);
   }
 };
+
+template <class T, class E>
+void DeltaSums(const BackwardTile<T, E>& tile) {
+  const ScoreTile<T, E>& score = tile.score;
+  RawScores(score);
+  PanelProducts(score, tile.d_out, tile.d_out_stride, tile.values, tile.Dv, tile.d_scores);
+  for (int64_t r = 0; r < score.rows; ++r) {
+    tile.delta_sums[r] = score.finished ? WeightsOfRow<true, true, T>(tile, r, tile.estimate[r])
+                                        : WeightsOfRow<false, true, T>(tile, r, tile.estimate[r]);
+  }
+}
 
 template <class T, class E>
 void BackwardOfTile(const BackwardTile<T, E>& tile) {

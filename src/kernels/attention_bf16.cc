@@ -23,6 +23,7 @@ constexpr PairKernels kKernels = {
     .raw_scores = RawScores<float, BFloat16Pair>,
     .forward_tile = ForwardOfTile<float, BFloat16Pair>,
     .decode_block = DecodePairs,
+    .delta_sums = DeltaSums<float, BFloat16Pair>,
     .backward_tile = BackwardOfTile<float, BFloat16Pair>,
     .query_gradients = QueryGradients<float, BFloat16Pair>,
 };

@@ -57,6 +57,23 @@ HWY_INLINE Vector<T> Exponentials(Vector<T> s, Vector<T> scale, Vector<T> m, boo
   return normal ? ExpNormal<T>(x) : ExpNonPositive<T>(x);
 }
 
+/// Vectors of exponentials that go together.
+constexpr int kExpVectors = kTileVectors;
+
+/// The same of consecutive vectors, from `s` on.
+template <bool kNormal, class T>
+HWY_INLINE void ConsecutiveExponentials(const T* s, Vector<T> scale, Vector<T> m, Vector<T> (&p)[kExpVectors]) {
+  const Tag<T> d;
+#pragma GCC unroll 16
+  for (int v = 0; v < kExpVectors; ++v) p[v] = hn::Sub(hn::Mul(hn::LoadU(d, s + v * kLanes<T>), scale), m);
+  if constexpr (kNormal) {
+    RaisedExps<0, T>(p);
+  } else {
+#pragma GCC unroll 16
+    for (int v = 0; v < kExpVectors; ++v) p[v] = ExpNonPositive<T>(p[v]);
+  }
+}
+
 /// The same where `lanes` are visible, 0 elsewhere.
 template <bool kNormal, class T>
 HWY_INLINE Vector<T> ShownExponentials(Vector<T> s, Vector<T> scale, Vector<T> m, uint64_t lanes) {
@@ -83,11 +100,15 @@ struct ForwardSteps {
     for (int64_t word = span.begin / kWordBits * kWordBits; word < span.end; word += kWordBits) {
       const uint64_t shown = ShownWord(score, r, word);
       if (HWY_LIKELY(shown == ~uint64_t{0})) {
-#pragma GCC unroll 4
-        for (int64_t c = word; c < word + kWordBits; c += N) {
-          const auto p = Exponentials<T>(hn::LoadU(d, s + c), scale, m, kNormal);
-          sum = hn::Add(sum, p);
-          hn::StoreU(p, d, s + c);
+        static_assert(kWordBits % (kExpVectors * N) == 0);
+        for (int64_t c = word; c < word + kWordBits; c += kExpVectors * N) {
+          Vector<T> p[kExpVectors];
+          ConsecutiveExponentials<kNormal, T>(s + c, scale, m, p);
+#pragma GCC unroll 16
+          for (int v = 0; v < kExpVectors; ++v) {
+            sum = hn::Add(sum, p[v]);
+            hn::StoreU(p[v], d, s + c + v * N);
+          }
         }
         continue;
       }

@@ -154,10 +154,12 @@ struct BackwardTile {
   const T* inverse_l;           ///< [rows], 1 / l
   const T* inverse_l_low;       ///< [rows], what rounding took from it: p / l comes out as if divided
   const T* delta;               ///< [rows]; of a whole row without its sum of P dP
-  const T* estimate;            ///< [rows]; of a whole row, a number near its sum of P dP
+  const T* delta_low;           ///< [rows], what rounding took from it
+  const T* estimate;            ///< [rows]; a number near the sum of P dP, of a whole row and for `delta_sums`
   const T* sink_weight;         ///< [rows], exp(sink - m) / l
   const uint8_t* is_whole_row;  ///< [rows]: nonzero where every key the row sees is in this tile
   T* final_delta;               ///< [rows]: delta, written here for whole rows
+  T* delta_sums;                ///< [rows]: sum of P (dP - estimate), written by the kernel of that name alone
   TileDropout<T> dropout;
   T* d_scores;         ///< [rows, scores_stride]: on return dS
   bool keep_d_scores;  ///< in pairs: false leaves them undefined
@@ -227,6 +229,8 @@ struct PairKernels {
   void (*forward_tile)(const ForwardTile<float, BFloat16Pair>& tile);
   /// As of AttentionKernels. False too when values hold what pairs cannot.
   bool (*decode_block)(const DecodeTile<float, BFloat16Pair>& tile);
+  /// The tile's P and dP, and from them its `delta_sums`; nothing else.
+  void (*delta_sums)(const BackwardTile<float, BFloat16Pair>& tile);
   void (*backward_tile)(const BackwardTile<float, BFloat16Pair>& tile);
   void (*query_gradients)(const BackwardTile<float, BFloat16Pair>& tile);
 };

@@ -54,12 +54,11 @@ struct ForwardSteps<float, BFloat16Pair> {
     for (int64_t word = span.begin / kWordBits * kWordBits; word < span.end; word += kWordBits) {
       const uint64_t shown = ShownWord(score, r, word);
       if (HWY_LIKELY(shown == ~uint64_t{0})) {
-#pragma GCC unroll 4
-        for (int64_t c = word; c < word + kWordBits; c += 2 * N) {
-          const auto low = Exponentials<float>(hn::LoadU(d, s + c), scale, m, kNormal);
-          const auto high = Exponentials<float>(hn::LoadU(d, s + c + N), scale, m, kNormal);
-          sums.Add(low, high, pairs + c / 2);
-        }
+        static_assert(kWordBits == kExpVectors * N);
+        Floats p[kExpVectors];
+        ConsecutiveExponentials<kNormal, float>(s + word, scale, m, p);
+#pragma GCC unroll 16
+        for (int v = 0; v < kExpVectors; v += 2) sums.Add(p[v], p[v + 1], pairs + (word + v * N) / 2);
         continue;
       }
       for (int64_t c = word; c < std::min(word + kWordBits, span.end); c += 2 * N) {

@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/matmul_stage-inl.h"
 #include "kernels/stored-inl.h"
 #include "kernels/vector-inl.h"
 
@@ -81,41 +83,50 @@ HWY_INLINE bool AllFinite(const T* HWY_RESTRICT row, int64_t columns) {
   return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
+/// Rows to T, padded with zeros. Whole vectors are written where rows are made of them.
+template <class T>
+HWY_INLINE void WidenRows(const StoredRows& rows, T* out, int64_t out_stride) {
+  const bool is_double = rows.dtype == DType::f64;
+  if (out_stride % kLanes<T> == 0 && is_double == std::is_same_v<T, double>) {
+    return Stage(rows, out, out_stride, out_stride);
+  }
+  for (int64_t r = 0; r < rows.rows; ++r, out += out_stride) {
+    WidenAnyRow<T>(rows, r, out);
+    std::fill(out + rows.columns, out + out_stride, T{0});
+  }
+}
+
+/// Some rows at a time, so that they are looked at while they are in L1.
 template <class T>
 int64_t PackRows(const StoredRows& rows, T* out, int64_t out_stride, int64_t* found) {
+  constexpr int64_t kTogether = 2 * kLanes<T>;
   int64_t count = 0;
-  for (int64_t r = 0; r < rows.rows; ++r) {
-    T* row = out + r * out_stride;
-    WidenAnyRow<T>(rows, r, row);
-    std::fill(row + rows.columns, row + out_stride, T{0});
-    if (found == nullptr || HWY_LIKELY(AllFinite(row, out_stride))) continue;
-    found[count++] = r;
-    for (int64_t c = 0; c < rows.columns; ++c) {
-      if (!std::isfinite(row[c])) row[c] = 0;
+  for (int64_t first = 0; first < rows.rows; first += kTogether) {
+    StoredRows part = rows;
+    part.data = static_cast<const char*>(rows.data) + first * rows.row_stride * size_of(rows.dtype);
+    part.rows = std::min(kTogether, rows.rows - first);
+    WidenRows(part, out + first * out_stride, out_stride);
+    for (int64_t r = first; found != nullptr && r < first + part.rows; ++r) {
+      T* row = out + r * out_stride;
+      if (HWY_LIKELY(AllFinite(row, out_stride))) continue;
+      found[count++] = r;
+      for (int64_t c = 0; c < rows.columns; ++c) {
+        if (!std::isfinite(row[c])) row[c] = 0;
+      }
     }
   }
   return count;
 }
 
-/// One panel: a row is widened, then its elements go to their lane, one per step.
+/// A panel is the matrix of its rows turned over: squares are transposed in registers, rows that follow each other in
+/// memory are copied.
 template <class T>
 void PackPanels(const StoredRows& rows, T* out) {
   constexpr int64_t W = kPanel<T>;
-  constexpr int64_t kPart = 64;  // columns widened at a time
-  HWY_ALIGN T part[kPart];
   for (int64_t first = 0; first < rows.rows; first += W, out += rows.columns * W) {
+    const char* data = static_cast<const char*>(rows.data) + first * rows.row_stride * size_of(rows.dtype);
     const int64_t count = std::min(W, rows.rows - first);
-    if (count < W) std::fill(out, out + rows.columns * W, T{0});
-    for (int64_t column = 0; column < rows.columns; column += kPart) {
-      StoredRows block = rows;
-      block.columns = std::min(kPart, rows.columns - column);
-      block.data = static_cast<const char*>(rows.data) + column * rows.column_stride * size_of(rows.dtype);
-      for (int64_t lane = 0; lane < count; ++lane) {
-        WidenAnyRow<T>(block, first + lane, part);
-        T* HWY_RESTRICT to = out + column * W + lane;
-        for (int64_t c = 0; c < block.columns; ++c) to[c * W] = part[c];
-      }
-    }
+    Stage({data, rows.dtype, rows.column_stride, rows.row_stride, rows.columns, count}, out, W, W);
   }
 }
 

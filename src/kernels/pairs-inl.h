@@ -107,6 +107,12 @@ inline void PackPairPanels(const StoredRows& rows, BFloat16Pair* out) {
   constexpr int64_t kPart = 64;  // pairs of a row at a time
   HWY_ALIGN BFloat16Pair part[W * kPart];
   const int64_t pairs = (rows.columns + 1) / 2;
+  const bool are_words = rows.column_stride == 1 && rows.columns % 2 == 0 && rows.row_stride % 2 == 0 &&
+                         reinterpret_cast<uintptr_t>(rows.data) % sizeof(float) == 0;
+  if (HWY_LIKELY(are_words)) {
+    return PackPanels<float>({rows.data, DType::f32, rows.row_stride / 2, 1, rows.rows, pairs},
+                             reinterpret_cast<float*>(out));
+  }
   for (int64_t first = 0; first < rows.rows; first += W) {
     const int64_t count = std::min(W, rows.rows - first);
     for (int64_t pair = 0; pair < pairs; pair += kPart) {

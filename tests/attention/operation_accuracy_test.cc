@@ -53,8 +53,7 @@ INSTANTIATE_TEST_SUITE_P(f16, EachFeature, testing::ValuesIn(features(DType::f16
 
 TEST(accuracy, random_problems) { sweep(1, 250, 130); }
 TEST(accuracy, random_problems_of_several_blocks) { sweep(10'000, 10'020, 700); }
-// delta of a row whose keys lie in one key block is completed by that tile. Where the query block's other rows reached
-// into the next key block too, its tile completed it a second time, from no keys: d_sinks lost the row.
+
 /// What weights are rounded to is what their sum is made of: what all values share comes out as it is, and cancels in
 /// dS, however many key blocks a row has. Keys with a mean show what delta has left.
 TEST(accuracy, of_rounded_weights_on_equal_values) {
@@ -75,6 +74,14 @@ TEST(accuracy, of_rounded_weights_on_equal_values) {
   });
 }
 
+// delta from an output of rounded weights carried their rounding into sums over unrounded dS: gradients of scale, bias
+// and table, of rows over several key blocks.
+TEST(accuracy, of_sums_over_gradients_where_weights_were_rounded) {
+  for (const uint64_t seed : {30'153, 30'256}) expect_accurate(TestProblem(random_spec(seed, 1100)));
+}
+
+// delta of a row whose keys lie in one key block is completed by that tile. Where the query block's other rows reached
+// into the next key block too, its tile completed it a second time, from no keys: d_sinks lost the row.
 TEST(accuracy, of_sink_gradients_where_only_some_rows_reach_the_next_key_block) {
   for (const uint32_t mask : {kCausalBottomRight, kCausalOffset, kWindow, kKeyLengths}) {
     expect_accurate(
