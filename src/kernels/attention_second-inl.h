@@ -84,9 +84,10 @@ HWY_INLINE void SecondSumsOfRow(const SecondTile<T>& tile, int64_t r) {
   const RowSums<T> moved = WeightsAndTangents<Finished, T>(tile.moved, r);
   const RowSums<T> products = ValueProductsOfRow<T>(tile, r);
   const T weight = Total<T>(moved.weights);
-  const T inverse = weight == 0 ? T{0} : 1 / weight;
-  const T centers[3] = {Total<T>(moved.weighted) * inverse, Total<T>(products.weights) * inverse,
-                        Total<T>(products.weighted) * inverse};
+  // Divided one by one: the reciprocal of a subnormal weight is infinite.
+  const auto mean = [weight](T sum) { return weight == 0 ? T{0} : sum / weight; };
+  const T centers[3] = {mean(Total<T>(moved.weighted)), mean(Total<T>(products.weights)),
+                        mean(Total<T>(products.weighted))};
   Vector<T> w_sum = hn::Zero(d), d_p_sum = hn::Zero(d), z_sum = hn::Zero(d), cross = hn::Zero(d);
   for (int64_t c = score.begin; c < score.end; c += kLanes<T>) {
     const auto a = hn::LoadU(d, score.scores + row + c);
