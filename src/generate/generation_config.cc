@@ -187,8 +187,9 @@ BeamOptions read_beams(const ConfigFields& fields) {
 }
 
 void read_tokens(const ConfigFields& fields, int64_t vocabulary, GenerationConfig& config) {
-  config.end_tokens = narrowed(fields.tokens("eos_token_id", vocabulary));
-  config.begin_token = optional_token(fields, "bos_token_id", vocabulary);
+  config.end_tokens = narrowed(fields.known_tokens("eos_token_id", vocabulary));
+  config.begin_token = optional_token(fields, "bos_token_id", models::kMostTokens);
+  if (config.begin_token && *config.begin_token >= vocabulary) config.begin_token.reset();
   config.decoder_start_token = optional_token(fields, "decoder_start_token_id", vocabulary);
   if (!config.decoder_start_token) config.decoder_start_token = config.begin_token;
 }

@@ -31,7 +31,8 @@ void parse_bert_family(const ConfigFields& fields, ModelConfig& config) {
   config.positions = fields.size("max_position_embeddings", kMostTokens);
   if (roberta) {
     if (!fields.has("pad_token_id") && !fields.is_null("pad_token_id")) config.pad_token = 1;
-    require(config.pad_token >= 0, fields.where(), ": pad_token_id: expected a token id, from which positions count");
+    require(config.pad_token >= 0 && config.pad_token < config.vocabulary, fields.where(),
+            ": pad_token_id: expected a token id below ", config.vocabulary, ", from which positions count");
     config.first_position = config.pad_token + 1;
     config.padding_stays = true;
     require(config.positions > config.first_position, fields.where(), ": max_position_embeddings: expected more than ",

@@ -73,6 +73,12 @@ std::vector<int64_t> ConfigFields::tokens(const char* key, int64_t vocabulary) c
   return ids;
 }
 
+std::vector<int64_t> ConfigFields::known_tokens(const char* key, int64_t vocabulary) const {
+  std::vector<int64_t> ids = tokens(key, kMostTokens);
+  std::erase_if(ids, [&](int64_t id) { return id >= vocabulary; });
+  return ids;
+}
+
 double ConfigFields::number(const char* key) const {
   const Json* value = find(key);
   if (value == nullptr || !value->is_number() || !std::isfinite(value->get<double>())) refuse(key, "a number");

@@ -37,6 +37,9 @@ class ConfigFields {
   int64_t token(const char* key, int64_t vocabulary) const;
   /// One id or a list of them.
   std::vector<int64_t> tokens(const char* key, int64_t vocabulary) const;
+  /// The same less ids beyond the vocabulary: no such token is ever read or said, but configurations that were cut down
+  /// from those of larger models carry them.
+  std::vector<int64_t> known_tokens(const char* key, int64_t vocabulary) const;
   double number(const char* key) const;
   double number_or(const char* key, double otherwise) const;
   double positive_or(const char* key, double otherwise) const;

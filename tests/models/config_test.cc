@@ -92,8 +92,8 @@ const Wrong kWrong[] = {
     {"t5_buckets", "t5", R"({"relative_attention_num_buckets": 7})", "relative_attention_num_buckets"},
     {"bart_pre_norm", "bart", R"({"normalize_before": true})", "normalize_before"},
     {"roberta_table", "roberta", R"({"max_position_embeddings": 2})", "max_position_embeddings"},
-    {"eos_outside", "gpt2", R"({"eos_token_id": 61})", "eos_token_id: expected a token id below 61"},
-    {"pad_outside", "roberta", R"({"pad_token_id": 61})", "pad_token_id: expected an integer from -1 to 60"},
+    {"eos_negative", "gpt2", R"({"eos_token_id": -2})", "eos_token_id: expected a token id below"},
+    {"pad_outside", "roberta", R"({"pad_token_id": 61})", "pad_token_id: expected a token id below 61"},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, WrongConfig, ::testing::ValuesIn(kWrong),
@@ -107,6 +107,16 @@ TEST(ModelConfig, RefusesWhatIsNotAnObject) {
 }
 
 TEST(ModelConfig, MissingFileIsTheMachinesFault) { EXPECT_THROW(read_model_config("no/config.json"), SystemError); }
+
+/// A small GPT-2 keeps the ids of the published one's 50,257 tokens: nothing depends on them.
+TEST(ModelConfig, SpecialTokensBeyondTheVocabularyNeverCome) {
+  Json json = Json::parse(tiny_model("gpt2").json);
+  json["bos_token_id"] = json["pad_token_id"] = 50256;
+  json["eos_token_id"] = {50256, 3};
+  const ModelConfig config = parse_model_config(json.dump(), "c");
+  EXPECT_EQ(config.begin_token, -1);
+  EXPECT_EQ(config.end_tokens, std::vector<int64_t>{3});
+}
 
 /// The same settings as published files and Transformers 5 spell them.
 TEST(ModelConfig, BothSpellingsOfRotarySettings) {
