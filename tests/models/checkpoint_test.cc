@@ -12,6 +12,7 @@
 #include "qkv/models/transformer.h"
 #include "qkv/support/error.h"
 #include "qkv/tensor/safetensors.h"
+#include "tensor/files.h"
 #include "tiny_models.h"
 
 namespace qkv::test {
@@ -101,15 +102,10 @@ TEST_P(Family, PrefixesOfNamesMayBeThere) {
 /// From a folder in each dtype, whole and in shards, and through convert_model: the same bits where nothing is rounded.
 class Folder : public ::testing::TestWithParam<TinyModel> {
  protected:
-  Folder() : folder_(fs::path(::testing::TempDir()) / ("qkv-models-" + std::string(GetParam().name))) {
-    fs::remove_all(folder_);
-    fs::create_directory(folder_);
-    std::ofstream(folder_ / "config.json") << GetParam().json;
-  }
-  ~Folder() override { fs::remove_all(folder_); }
-  std::string at(const char* name) const { return (folder_ / name).string(); }
+  Folder() { std::ofstream(at("config.json")) << GetParam().json; }
+  std::string at(const char* name) const { return folder_ / name; }
 
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_P(Folder, WholeShardedAndConverted) {
@@ -124,21 +120,21 @@ TEST_P(Folder, WholeShardedAndConverted) {
     index["weight_map"][name] = &part == &first ? "a.safetensors" : "b.safetensors";
   }
   write_safetensors(at("model.safetensors"), views);
-  const std::string expected = bytes(logits(Transformer::from_folder(folder_.string())));
+  const std::string expected = bytes(logits(Transformer::from_folder(at(""))));
   EXPECT_EQ(expected, bytes(logits(Transformer::from_tensors(config, tensors, {}, "model"))));
 
-  convert_model(folder_.string(), at("bf16"), DType::bf16);
+  convert_model(at(""), at("bf16"), DType::bf16);
   convert_model(at("bf16"), at("f32"), DType::f32);
   const std::string rounded = bytes(logits(Transformer::from_folder(at("bf16"), {.dtype = DType::bf16})));
   EXPECT_EQ(rounded, bytes(logits(Transformer::from_folder(at("f32"), {.dtype = DType::bf16}))));
-  EXPECT_EQ(rounded, bytes(logits(Transformer::from_folder(folder_.string(), {.dtype = DType::bf16}))));
-  EXPECT_THROW(convert_model(folder_.string(), at("f32"), DType::f32), Error);
+  EXPECT_EQ(rounded, bytes(logits(Transformer::from_folder(at(""), {.dtype = DType::bf16}))));
+  EXPECT_THROW(convert_model(at(""), at("f32"), DType::f32), Error);
 
-  fs::remove(folder_ / "model.safetensors");
+  fs::remove(at("model.safetensors"));
   write_safetensors(at("a.safetensors"), first);
   write_safetensors(at("b.safetensors"), second);
   std::ofstream(at("model.safetensors.index.json")) << index.dump();
-  EXPECT_EQ(expected, bytes(logits(Transformer::from_folder(folder_.string()))));
+  EXPECT_EQ(expected, bytes(logits(Transformer::from_folder(at("")))));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Family, ::testing::ValuesIn(tiny_models()),
@@ -162,8 +158,8 @@ TEST(Checkpoint, BuffersAndHeadsOfAFamilyArePassedOver) {
 
 /// A folder of a sentence model: what the model does not use, and files of modules, come along.
 TEST(Convert, KeepsHeadsAndModules) {
-  const fs::path folder = fs::path(::testing::TempDir()) / "qkv-convert", out = folder / "out";
-  fs::remove_all(folder);
+  const TemporaryFolder outer;
+  const fs::path folder = outer / "model", out = folder / "out";
   fs::create_directories(folder / "7_Pooling");
   std::ofstream(folder / "config.json") << tiny_model("bert").json;
   std::ofstream(folder / "chat_template.jinja") << "{{ messages }}";
@@ -194,7 +190,6 @@ TEST(Convert, KeepsHeadsAndModules) {
   EXPECT_FALSE(fs::exists(out));
   for (const auto& entry : fs::directory_iterator(folder))
     EXPECT_FALSE(entry.path().filename().string().starts_with("."));
-  fs::remove_all(folder);
 }
 
 TEST(Checkpoint, TiedCopiesMustBeCopies) {
@@ -240,8 +235,9 @@ struct WrongIndex {
 class WrongShards : public ::testing::TestWithParam<WrongIndex> {};
 
 TEST_P(WrongShards, AreRefused) {
-  const fs::path folder = fs::path(::testing::TempDir()) / "qkv-shards" / GetParam().name;
-  fs::create_directories(folder);
+  const TemporaryFolder outer;
+  const fs::path folder = outer / GetParam().name;
+  fs::create_directory(folder);
   const Tensor tensor(DType::f32, {2});
   write_safetensors((folder / "a.safetensors").string(), {{"x", tensor.view()}, {"y", tensor.view()}});
   write_safetensors((folder / ".." / "outside.safetensors").string(), {{"x", tensor.view()}});
@@ -255,7 +251,6 @@ TEST_P(WrongShards, AreRefused) {
     EXPECT_FALSE(GetParam().is_system_error);
     EXPECT_NE(std::string(error.what()).find(GetParam().message), std::string::npos) << error.what();
   }
-  fs::remove_all(folder.parent_path());
 }
 
 const WrongIndex kWrongIndex[] = {
