@@ -138,8 +138,6 @@ SentenceConfig read_sentence_config(const std::string& folder, const ModelConfig
   const fs::path path = fs::path(folder) / "modules.json";
   const Json modules = read_modules(path);
   if (modules.is_null()) return config;
-  require(modules.size() >= 2, path.string(), ": expected at least Transformer and Pooling, got ", modules.size(),
-          modules.size() == 1 ? " module" : " modules");
   for (size_t n = 0; n < modules.size(); ++n) {
     const ConfigFields module(modules[n], concat(path.string(), ": module ", n));
     const std::string type = module.string("type"), kind = type.substr(type.rfind('.') + 1);
@@ -162,6 +160,8 @@ SentenceConfig read_sentence_config(const std::string& folder, const ModelConfig
       fail(module.where(), ": type \"", type, "\" is not supported, expected Transformer, Pooling, then Normalize");
     }
   }
+  require(modules.size() >= 2, path.string(), ": expected at least Transformer and Pooling, got ", modules.size(),
+          modules.size() == 1 ? " module" : " modules");
   return config;
 }
 
