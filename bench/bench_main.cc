@@ -36,8 +36,14 @@ struct Arguments {
 
 std::string find_case_file(const std::string& name) {
   if (std::filesystem::exists(name)) return name;
-  const std::filesystem::path known = std::filesystem::path(QKV_BENCH_CASES) / (name + ".txt");
-  return std::filesystem::exists(known) ? known.string() : name;
+  std::error_code none;
+  const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe", none).parent_path();
+  for (const std::filesystem::path& folder :
+       {here / QKV_BENCH_INSTALLED_CASES, std::filesystem::path(QKV_BENCH_CASES)}) {
+    const std::filesystem::path known = folder / (name + ".txt");
+    if (std::filesystem::exists(known)) return known.string();
+  }
+  return name;
 }
 
 std::vector<Case> chosen_cases(const Arguments& arguments) {
@@ -132,7 +138,8 @@ int run(const Arguments& arguments) {
 }
 
 void describe(CLI::App& app, Arguments& arguments) {
-  app.add_option("--cases", arguments.case_files, "case files, or names of files in bench/cases (default: default)");
+  app.add_option("CASES,--cases", arguments.case_files,
+                 "case files, or names of those in bench/cases (default: default)");
   app.add_option("--filter", arguments.filter, "only cases with this in their name");
   app.add_option("--threads", arguments.threads, "numbers of threads, for every case (default: 1 and all CPUs)")
       ->delimiter(',')

@@ -16,6 +16,8 @@ namespace {
 std::vector<std::pair<std::string, std::string>> dependencies() {
   return {{"highway", QKV_HIGHWAY_VERSION},
           {"openmp", QKV_OPENMP_VERSION},
+          {"oniguruma", QKV_ONIGURUMA_VERSION},
+          {"utf8proc", QKV_UTF8PROC_VERSION},
           {"nlohmann_json",
            concat(NLOHMANN_JSON_VERSION_MAJOR, ".", NLOHMANN_JSON_VERSION_MINOR, ".", NLOHMANN_JSON_VERSION_PATCH)},
           {"CLI11", CLI11_VERSION}};

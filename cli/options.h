@@ -57,6 +57,7 @@ struct Call {
   ModelCall run;                                                  ///< of the verbs that run a model
   GenerateCall generate;
   SearchCall search;
+  std::vector<std::string> bench;  ///< of `bench`: the words that follow it
   bool weights = false;
   bool check = false;
   bool json = false;

@@ -13,8 +13,8 @@
 namespace qkv::cli {
 namespace {
 
-constexpr const Verb* kVerbs[] = {&kAttend, &kGrad,  &kJvp,      &kSecond, &kProbe,   &kTokenize, &kTokenizer,
-                                  &kLogits, &kEmbed, &kGenerate, &kSearch, &kConvert, &kCost,     &kInfo};
+constexpr const Verb* kVerbs[] = {&kAttend, &kGrad,     &kJvp,    &kSecond,  &kProbe, &kTokenize, &kTokenizer, &kLogits,
+                                  &kEmbed,  &kGenerate, &kSearch, &kConvert, &kCost,  &kInfo,     &kBench};
 
 constexpr const char* kOverview =
     "Problem files hold q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv] of one dtype (f64, f32, bf16, f16), or "

@@ -32,6 +32,7 @@ extern const Verb kSearch;
 extern const Verb kConvert;
 extern const Verb kCost;
 extern const Verb kInfo;
+extern const Verb kBench;
 extern const Verb kTokenize;
 extern const Verb kTokenizer;
 

@@ -101,3 +101,16 @@ def test_zsh_completion_names_every_option(qkv):
     assert script.startswith("#compdef qkv\n")
     for options in OPTIONS.values():
         assert all(f"'{option}[" in script for option in options)
+
+
+def test_bench_is_the_benchmark_with_all_that_follows(qkv):
+    assert "bench" in words(qkv("--help").stdout)
+    assert qkv("bench", "--help").stdout.startswith("Times exact attention")
+    assert "f64 " in qkv("bench", "smoke", "--filter", "f64", "--list").stdout
+    assert "qkv_bench: error: " in qkv("bench", "no-such-cases", "--list", check=False).stderr
+
+
+def test_bench_says_what_is_missing(program, tmp_path):
+    alone = shutil.copy(program, tmp_path / "qkv")
+    said = subprocess.run([alone, "bench"], env={"PATH": ""}, capture_output=True, text=True, check=False)
+    assert said.returncode == 1 and said.stderr.startswith("qkv: error: bench: expected the program qkv_bench")
