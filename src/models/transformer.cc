@@ -147,10 +147,15 @@ Tensor Transformer::decode(DecoderState& state, const TokenBatch& new_tokens, Lo
   for (size_t n = 0; n < storage.self.size(); ++n) {
     caches.push_back({&storage.self[n], storage.cross.empty() ? nullptr : &storage.cross[n]});
   }
-  Tensor x = models::embed_tokens(*parts_, parts_->weights.decoder_input, rows);
-  const models::BoundOptions options(parts_->decoder, config(), config().decoder, rows);
-  stack_cached(x.view(), parts_->weights.decoder, *options, caches, x.mutable_view());
-  return models::head_logits(*parts_, (wanted == LogitRows::all ? x : last_rows(x, rows.starts)).view());
+  try {
+    Tensor x = models::embed_tokens(*parts_, parts_->weights.decoder_input, rows);
+    const models::BoundOptions options(parts_->decoder, config(), config().decoder, rows);
+    stack_cached(x.view(), parts_->weights.decoder, *options, caches, x.mutable_view());
+    return models::head_logits(*parts_, (wanted == LogitRows::all ? x : last_rows(x, rows.starts)).view());
+  } catch (...) {  // some layers may have taken the new tokens, others not
+    for (int64_t b = 0; b < storage.sequences; ++b) state.truncate(b, seen[static_cast<size_t>(b)]);
+    throw;
+  }
 }
 
 }  // namespace qkv

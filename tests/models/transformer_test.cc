@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "models/transformer_parts.h"
 #include "qkv/support/error.h"
 #include "qkv/support/random.h"
 #include "tiny_models.h"
@@ -212,6 +213,32 @@ TEST_P(Decoder, RefusesWhatDoesNotFit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Decoder, ::testing::ValuesIn(cases(true)), case_name);
+
+TEST(Transformer, AStepThatFailsHalfwayLeavesTheStateAsItWas) {
+  const Transformer model = Transformer::random(tiny_model("llama").config(), 1);
+  DecoderState state = model.start(2);
+  const std::vector<uint32_t> tokens = tokens_of(7, 1);
+  const std::vector<int64_t> starts{0, 3, 7};
+  model.decode(state, {tokens, starts});
+  // The last layer's cache holds as many keys, but refuses new ones.
+  std::vector<KeyValueCache>& caches = state.storage().self;
+  KeyValueCache kept = std::move(caches.back());
+  caches.back() = KeyValueCache(2, 1, 3, 3, DType::f32);
+  const Tensor keys(DType::f32, {1, 4, 3});
+  for (int64_t b = 0; b < 2; ++b) {
+    const TensorView rows(DType::f32, keys.view().data(), {1, kept.length(b), 3});
+    caches.back().append(b, rows, rows);
+  }
+  EXPECT_THROW(model.decode(state, {tokens, starts}), Error);
+  caches.back() = std::move(kept);
+  for (const KeyValueCache& cache : caches) {
+    EXPECT_EQ(cache.length(0), 3);
+    EXPECT_EQ(cache.length(1), 4);
+  }
+  DecoderState other = model.start(2);
+  model.decode(other, {tokens, starts});
+  EXPECT_EQ(bytes(model.decode(state, {tokens, starts}), 0, 2), bytes(model.decode(other, {tokens, starts}), 0, 2));
+}
 
 TEST(Transformer, StopsAtTheEndOfALearnedPositionTable) {
   const Transformer model = Transformer::random(tiny_model("gpt2").config(), 1);

@@ -101,7 +101,7 @@ class Transformer {
   /// The same of an encoder-decoder: runs the encoder on `batch`, one sequence for each of the state's.
   DecoderState start(const TokenBatch& batch) const;
   /// Appends the new tokens of every sequence of the state (none is allowed) and gives logits [rows, vocabulary], f32:
-  /// the bits that `logits` gives for whole sequences.
+  /// the bits that `logits` gives for whole sequences. When it throws, the state is as it was.
   Tensor decode(DecoderState& state, const TokenBatch& new_tokens, LogitRows rows = LogitRows::last) const;
 
   struct Parts;
