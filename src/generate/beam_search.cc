@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "qkv/support/error.h"
@@ -51,6 +52,10 @@ class Search {
   /// Takes the logits of the running beams; whether the search goes on.
   bool advance(const std::function<std::span<const float>(int64_t beam)>& logits) {
     std::vector<Beam> best = continuations(logits);
+    const auto is_finished = [](const Beam& beam) { return beam.ended; };
+    const bool dead_end = best.front().score == -std::numeric_limits<float>::infinity();
+    require(!dead_end || std::any_of(finished_.begin(), finished_.end(), is_finished),
+            "generate: no token is left to choose from");
     ++length_;
     keep_finished(best);
     keep_running(best);

@@ -167,6 +167,20 @@ TEST(BeamSearch, ATinyVocabularyHasFewerContinuationsThanAreLookedAt) {
   EXPECT_EQ(table.search({prompt, 4, ends, rules, {}}, {.beams = 2}).tokens, (Tokens{0, 0, 0}));
 }
 
+TEST(BeamSearch, NoTokenLeftIsRefusedUnlessABeamHasFinished) {
+  LogitRules rules;
+  rules.suppressed = {0, 1, 2, 3, 4};
+  const Table table{4, 5};
+  const Tokens prompt{1}, ends, end{3};
+  EXPECT_THROW(table.search({prompt, 9, ends, rules, {}}, {.beams = 3}), Error);
+  rules.suppressed = {};
+  rules.no_repeat_ngram_size = 1;  // four tokens, then none
+  EXPECT_THROW(table.search({prompt, 9, ends, rules, {}}, {.beams = 3}), Error);
+  EXPECT_EQ(
+      table.search({prompt, 9, end, rules, {}}, {.beams = 3, .early_stopping = EarlyStopping::never}).tokens.back(),
+      3U);
+}
+
 TEST(BeamSearch, NaNAndNoBeamsAreRefused) {
   const LogitRules rules;
   const Tokens prompt{0}, ends;

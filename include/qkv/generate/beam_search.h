@@ -45,7 +45,8 @@ struct BeamResult {
 /// beams * max(2, 1 + end tokens) are looked at; the best `beams` of them that have not ended go on, and those of the
 /// first `beams` that have ended are kept if they are among the best finished ones. Of equal scores the lower beam and
 /// id comes first. Scores are f32, log-probabilities are taken in f64 and rounded. `first` holds the logits
-/// [vocabulary] that follow the prompt. Throws Error for a NaN among the logits.
+/// [vocabulary] that follow the prompt. Throws Error for a NaN among the logits, and where the rules leave no token to
+/// go on with before any beam has finished.
 BeamResult beam_search(const BeamProblem& problem, const BeamOptions& options, std::span<const float> first,
                        const BeamStep& step);
 
