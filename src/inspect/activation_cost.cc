@@ -58,6 +58,23 @@ int64_t stack_numbers(const ModelConfig& config, const StackConfig& stack, bool 
                      checked_multiply(m, checked_multiply(layers, layer.memory_row, kWhat), kWhat), kWhat);
 }
 
+/// Rows beside those that a block reads and writes (block.cc, sublayer.h): what a norm gave or is to read, in a
+/// sandwich also what the sublayer gave, side by side the inputs of both sublayers.
+int64_t rows_beside(BlockForm form) { return form == BlockForm::sandwich || form == BlockForm::parallel ? 2 : 1; }
+
+/// Bytes that live in the widest moment of a layer of n rows, forward without a state.
+int64_t layer_bytes(const ModelConfig& config, const StackConfig& stack, int64_t n, bool cached, int64_t element) {
+  const int64_t queries = stack.heads * stack.head_width, keys = stack.kv_heads * stack.head_width;
+  // Queries, keys, values and outputs; with a cache, which has taken keys and values, both others once more, padded to
+  // the longest sequence.
+  const int64_t attention = cached ? std::max(4 * queries, 2 * keys) : 2 * queries + 2 * keys;
+  const int64_t feed_forward = stack.feed_forward * (config.gated ? 2 : 1);
+  const int64_t numbers = (1 + rows_beside(config.form)) * config.width + std::max(attention, feed_forward);
+  int64_t tables = 0;
+  for (const RotaryOptions& rotary : config.rotary) tables += 4 * rotary.width;
+  return checked_multiply(n, checked_add(checked_multiply(numbers, element, kWhat), tables, kWhat), kWhat);
+}
+
 }  // namespace
 
 int64_t training_activations(const ModelConfig& config, const CostQuery& query) {
@@ -71,15 +88,18 @@ int64_t training_activations(const ModelConfig& config, const CostQuery& query) 
   return checked_multiply(numbers, 4, kWhat);
 }
 
-int64_t inference_activations(const ModelConfig& config, const CostQuery& query, int64_t n) {
-  const StackConfig& stack = config.main_stack();
-  const int64_t d = config.width, D = stack.head_width;
-  const int64_t attention = d + 2 * stack.heads * D + 2 * stack.kv_heads * D;
-  const int64_t feed_forward = d + stack.feed_forward * (config.gated ? 2 : 1);
-  const int64_t row = d + std::max(attention, feed_forward);
-  const int64_t layers = checked_multiply(checked_multiply(n, row, kWhat), size_of(query.dtype), kWhat);
-  const int64_t logits = checked_multiply(checked_multiply(n, config.vocabulary, kWhat), 4, kWhat);
-  return std::max(layers, checked_add(logits, checked_multiply(n, d * size_of(query.dtype), kWhat), kWhat));
+int64_t inference_activations(const ModelConfig& config, const CostQuery& query, const InferencePass& pass) {
+  const bool both = config.kind == ModelKind::encoder_decoder, decodes = config.has_decoder();
+  const int64_t element = size_of(query.dtype);
+  int64_t bytes = layer_bytes(config, config.main_stack(), pass.tokens, decodes, element);
+  int64_t logits = 4 * config.vocabulary + config.width * element;
+  if (config.mask_head || config.head_scale != 1) logits += config.width * element;  // the rows that the head reads
+  bytes = std::max(bytes, checked_multiply(pass.tokens, logits, kWhat));
+  if (!both || !pass.runs_encoder) return bytes;
+  // Before that the encoder runs, and its output becomes keys and values of one layer after the other.
+  const int64_t memory_row = config.width + 2 * config.decoder.kv_heads * config.decoder.head_width;
+  const int64_t memory = checked_multiply(checked_multiply(query.memory_tokens, memory_row, kWhat), element, kWhat);
+  return std::max({bytes, memory, layer_bytes(config, config.encoder, query.memory_tokens, false, element)});
 }
 
 }  // namespace qkv::inspect

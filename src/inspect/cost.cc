@@ -125,6 +125,10 @@ void check_query(const ModelConfig& config, const CostQuery& query) {
   require(both == (query.memory_tokens > 0), "cost: ", config.model_type, " is ", both ? "an " : "no ",
           "encoder-decoder: expected ", both ? "at least one memory token" : "no memory tokens", ", got ",
           query.memory_tokens);
+  if (!config.learned_positions) return;
+  const int64_t longest = std::max(checked_add(query.cache, query.tokens, kWhat), query.memory_tokens);
+  require(longest <= config.positions, "cost: ", config.model_type, " has positions for ", config.positions,
+          " tokens, got ", longest);
 }
 
 }  // namespace
@@ -140,11 +144,11 @@ ModelCost model_cost(const ModelConfig& config, const CostQuery& query) {
   cost.training = training(config, query);
   cost.training.activation_bytes = inspect::training_activations(config, query);
   cost.prefill = forward(config, query, query.tokens, query.cache, true);
-  cost.prefill.activation_bytes = inspect::inference_activations(config, query, query.tokens);
+  cost.prefill.activation_bytes = inspect::inference_activations(config, query, {query.tokens, true});
   if (!config.has_decoder()) return cost;
   const int64_t context = checked_add(query.cache, query.tokens, kWhat);
   cost.decode = forward(config, query, 1, context - 1, false);
-  cost.decode.activation_bytes = inspect::inference_activations(config, query, 1);
+  cost.decode.activation_bytes = inspect::inference_activations(config, query, {1, false});
   const StackConfig& stack = config.decoder;
   cost.cache_bytes = product({static_cast<int64_t>(stack.layers.size()), stack.kv_heads,
                               checked_add(context, query.memory_tokens, kWhat), 2 * stack.head_width, element});

@@ -63,6 +63,40 @@ TEST(Cost, CacheBytes) {
   EXPECT_EQ(model_cost(tiny_model("t5").config(), both).cache_bytes, 3 * 3 * 17 * 20 * 4);
 }
 
+TEST(Cost, InferenceActivationsHoldWhatLivesInTheWidestMoment) {
+  const auto prefill = [](const char* name, const CostQuery& query) {
+    return model_cost(tiny_model(name).config(), query).prefill.activation_bytes;
+  };
+  // Rows and their norm, queries and outputs twice, a rotary table; logits and rows.
+  EXPECT_EQ(prefill("mistral", {.tokens = 10}), 10 * (4 * (2 * 32 + 4 * 32) + 4 * 8));
+  EXPECT_EQ(prefill("mistral", {.tokens = 10, .dtype = DType::bf16}), 10 * (2 * (2 * 32 + 4 * 32) + 4 * 8));
+  EXPECT_EQ(model_cost(tiny_model("mistral").config(), {.tokens = 10, .cache = 5}).decode.activation_bytes,
+            4 * (2 * 32 + 4 * 32) + 4 * 8);
+  // A sandwich: what the sublayer gave, too. In parallel: the inputs of both sublayers.
+  EXPECT_EQ(prefill("gemma2", {.tokens = 10}), 10 * (4 * (3 * 32 + 4 * 48) + 4 * 12));
+  EXPECT_EQ(prefill("gpt_neox", {.tokens = 10}), 10 * (4 * (3 * 48 + 4 * 48) + 4 * 4));
+  EXPECT_EQ(prefill("gpt_neox_serial", {.tokens = 10}), 10 * (4 * (2 * 48 + 4 * 48) + 4 * 16));
+  // An encoder's queries, keys, values and outputs; the logits are wider, with the rows that the head reads.
+  EXPECT_EQ(prefill("bert", {.tokens = 10}), 10 * 4 * (2 * 24 + 4 * 24));
+  ModelConfig many_words = small(1);
+  many_words.vocabulary = 100;
+  EXPECT_EQ(model_cost(many_words, {.tokens = 4}).prefill.activation_bytes, 4 * 4 * (100 + 2 * 8));
+  // The encoder's pass where the memory is long, else the decoder's; a step does not run the encoder.
+  EXPECT_EQ(prefill("t5", {.tokens = 2, .memory_tokens = 50}), 50 * 4 * (2 * 24 + 4 * 30));
+  EXPECT_EQ(prefill("t5", {.tokens = 50, .memory_tokens = 2}), 50 * 4 * (2 * 24 + 4 * 30));
+  EXPECT_EQ(model_cost(tiny_model("t5").config(), {.tokens = 2, .memory_tokens = 50}).decode.activation_bytes,
+            4 * (2 * 24 + 4 * 30));
+}
+
+TEST(Cost, APositionTableEnds) {
+  const ModelConfig gpt2 = tiny_model("gpt2").config(), bart = tiny_model("bart").config();
+  EXPECT_NO_THROW(model_cost(gpt2, {.tokens = 200, .cache = 100}));
+  EXPECT_THROW(model_cost(gpt2, {.tokens = 201, .cache = 100}), Error);
+  EXPECT_THROW(model_cost(bart, {.tokens = 4, .memory_tokens = 301}), Error);
+  EXPECT_THROW(model_cost(small(1), {.tokens = 17}), Error);
+  EXPECT_NO_THROW(model_cost(tiny_model("mistral").config(), {.tokens = int64_t{1} << 20}));
+}
+
 TEST(Cost, RefusesWhatDoesNotFit) {
   EXPECT_THROW(model_cost(small(1), {.tokens = 0}), Error);
   EXPECT_THROW(model_cost(small(1), {.tokens = 4, .cache = 1}), Error);
