@@ -32,31 +32,41 @@ RotaryScaling::Kind kind_of(const ConfigFields& fields) {
        "; expected default, linear, llama3 or yarn");
 }
 
+/// A positive number from 2^-31 to 2^31, beyond which no length, factor or amplitude is meant.
+double plausible(const ConfigFields& fields, const char* key) {
+  const double value = fields.number(key), most = static_cast<double>(kMostTokens);
+  if (!(value >= 1 / most && value <= most))
+    fields.refuse(key, concat("a positive number from 1/", kMostTokens, " to ", kMostTokens));
+  return value;
+}
+double plausible_or(const ConfigFields& fields, const char* key, double otherwise) {
+  return fields.has(key) ? plausible(fields, key) : otherwise;
+}
+
 RotaryScaling read_scaling(const ConfigFields& fields, const Around& around) {
   RotaryScaling scaling;
   scaling.kind = kind_of(fields);
   if (scaling.kind == RotaryScaling::Kind::none) return scaling;
   const auto positions = static_cast<double>(around.positions);
   if (scaling.kind != RotaryScaling::Kind::linear) {
-    scaling.original_length = fields.positive_or("original_max_position_embeddings", positions);
+    scaling.original_length = plausible_or(fields, "original_max_position_embeddings", positions);
     if (around.original > 0) scaling.original_length = around.original;
   }
   const bool implied = scaling.kind == RotaryScaling::Kind::yarn && !fields.has("factor");
-  scaling.factor = implied ? positions / scaling.original_length : fields.number("factor");
-  require(scaling.factor > 0, fields.where(), ": factor: expected a positive number, got ", scaling.factor);
+  scaling.factor = implied ? positions / scaling.original_length : plausible(fields, "factor");
   if (scaling.kind == RotaryScaling::Kind::llama3) {
-    scaling.low_frequency_factor = fields.number("low_freq_factor");
-    scaling.high_frequency_factor = fields.number("high_freq_factor");
-    require(scaling.low_frequency_factor > 0 && scaling.high_frequency_factor > scaling.low_frequency_factor,
-            fields.where(), ": high_freq_factor: expected more than low_freq_factor, a positive number; got ",
-            scaling.high_frequency_factor, " and ", scaling.low_frequency_factor);
+    scaling.low_frequency_factor = plausible(fields, "low_freq_factor");
+    scaling.high_frequency_factor = plausible(fields, "high_freq_factor");
+    require(scaling.high_frequency_factor > scaling.low_frequency_factor, fields.where(),
+            ": high_freq_factor: expected more than low_freq_factor, got ", scaling.high_frequency_factor, " and ",
+            scaling.low_frequency_factor);
   } else if (scaling.kind == RotaryScaling::Kind::yarn) {
-    scaling.beta_fast = fields.positive_or("beta_fast", 32);
-    scaling.beta_slow = fields.positive_or("beta_slow", 1);
+    scaling.beta_fast = plausible_or(fields, "beta_fast", 32);
+    scaling.beta_slow = plausible_or(fields, "beta_slow", 1);
     scaling.truncate = fields.boolean_or("truncate", true);
     scaling.mscale = fields.number_or("mscale", 0);
     scaling.mscale_all_dim = fields.number_or("mscale_all_dim", 0);
-    if (fields.has("attention_factor")) scaling.attention_factor = fields.positive_or("attention_factor", 1);
+    if (fields.has("attention_factor")) scaling.attention_factor = plausible(fields, "attention_factor");
   }
   return scaling;
 }
@@ -73,10 +83,16 @@ RotaryOptions read_rotary(const ConfigFields& fields, const Around& around, int6
   require(fraction == 1 || around.partial, fields.where(),
           ": partial_rotary_factor: this family turns whole heads, got ", fraction);
   rotary.scaling = read_scaling(fields, around);
+  std::vector<double> numbers;
   try {
-    rotary_frequencies(rotary);  // what it would refuse later
+    numbers = rotary_frequencies(rotary);  // what it would refuse later
+    numbers.push_back(rotary_amplitude(rotary));
   } catch (const Error& error) {
     fail(fields.where(), ": ", error.what());
+  }
+  for (const double number : numbers) {  // none of them NaN
+    require(number >= 0 && number <= static_cast<double>(kMostTokens), fields.where(),
+            ": these numbers give a frequency or an amplitude of ", number);
   }
   return rotary;
 }
@@ -95,7 +111,7 @@ Around read_around(const ConfigFields& fields, const ModelConfig& config, double
   require(part == around.fraction, fields.where(), ": partial_rotary_factor: expected ", around.fraction,
           " as rotary_pct, got ", part);
   if (fields.has("original_max_position_embeddings")) {
-    around.original = fields.positive_or("original_max_position_embeddings", 1);
+    around.original = plausible(fields, "original_max_position_embeddings");
   }
   return around;
 }
