@@ -34,6 +34,13 @@ int64_t key_value_heads(const ConfigFields& fields, const ModelConfig& config) {
   return fields.size_or("num_key_value_heads", fixed > 0 ? fixed : config.decoder.heads);
 }
 
+/// Keys that a layer of kSliding sees; none where the file turns windows off.
+std::optional<int64_t> window(const ConfigFields& fields, const std::string& model_type) {
+  const bool qwen = model_type == "qwen2" || model_type == "qwen3";
+  if (fields.is_null("sliding_window") || (qwen && !fields.boolean_or("use_sliding_window", false))) return {};
+  return fields.size_or("sliding_window", 4096, int64_t{1} << 40);
+}
+
 /// The types that the family's rule gives.
 std::vector<std::string> usual_types(const ConfigFields& fields, const ModelConfig& config) {
   const size_t count = config.decoder.layers.size();
@@ -42,7 +49,7 @@ std::vector<std::string> usual_types(const ConfigFields& fields, const ModelConf
     if (!fields.is_null("sliding_window")) types.assign(count, kSliding);
   } else if (config.model_type == "gemma2") {
     for (size_t n = 0; n < count; n += 2) types[n] = kSliding;
-  } else if (config.model_type != "llama" && fields.boolean_or("use_sliding_window", false)) {
+  } else if (config.model_type != "llama" && window(fields, config.model_type)) {
     const int64_t first = fields.integer_or("max_window_layers", 28, 0, kMostLayers);
     for (size_t n = static_cast<size_t>(first); n < count; ++n) types[n] = kSliding;
   }
@@ -65,16 +72,13 @@ std::vector<std::string> layer_types(const ConfigFields& fields, const ModelConf
   return types;
 }
 
-/// Keys that a layer of kSliding sees; none where the file turns windows off.
-std::optional<int64_t> window(const ConfigFields& fields, const std::string& model_type) {
-  const bool qwen = model_type == "qwen2" || model_type == "qwen3";
-  if (fields.is_null("sliding_window") || (qwen && !fields.boolean_or("use_sliding_window", false))) return {};
-  return fields.size_or("sliding_window", 4096, int64_t{1} << 40);
-}
-
 void set_windows(const ConfigFields& fields, const std::vector<std::string>& types, ModelConfig& config) {
   for (size_t n = 0; n < types.size(); ++n) {
-    if (types[n] == kSliding) config.decoder.layers[n].window = window(fields, config.model_type);
+    if (types[n] != kSliding) continue;
+    LayerConfig& layer = config.decoder.layers[n];
+    layer.window = window(fields, config.model_type);
+    require(layer.window.has_value(), fields.where(), ": layer ", n, " is ", kSliding, ", but ",
+            fields.is_null("sliding_window") ? "sliding_window is null" : "use_sliding_window is not true");
   }
 }
 

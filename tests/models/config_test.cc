@@ -92,6 +92,8 @@ const Wrong kWrong[] = {
     {"layer_types_count", "gemma2", R"({"layer_types": ["full_attention"]})", "layer_types: expected 3 entries"},
     {"layer_types_word", "qwen3", R"({"layer_types": ["full_attention", "chunked_attention"]})", "chunked_attention"},
     {"mistral_types", "mistral", R"({"layer_types": ["full_attention", "full_attention"]})", "layer_types: layer 0"},
+    {"qwen_types_alone", "qwen3", R"({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4})",
+     "layer 1 is sliding_attention, but use_sliding_window is not true"},
     {"bidirectional", "gemma2", R"({"use_bidirectional_attention": true})", "use_bidirectional_attention"},
     {"llama_both_ways", "llama", R"({"is_causal": false})", "is_causal: expected true"},
     {"t5_both_ways", "t5", R"({"is_causal": false})", "is_causal: expected true"},
@@ -217,6 +219,17 @@ TEST(ModelConfig, WindowsOfLayers) {
   EXPECT_EQ(windows(parse_model_config(mistral.dump(), "c")), (std::vector<int64_t>{0, 0}));
   mistral.erase("sliding_window");
   EXPECT_EQ(windows(parse_model_config(mistral.dump(), "c")), (std::vector<int64_t>{4096, 4096}));
+  Json qwen = Json::parse(tiny_model("qwen2").json);
+  qwen["sliding_window"] = nullptr;
+  EXPECT_EQ(windows(parse_model_config(qwen.dump(), "c")), (std::vector<int64_t>{0, 0, 0}));
+}
+
+TEST(ModelConfig, ASlidingLayerNeedsAWindow) {
+  Json gemma = Json::parse(tiny_model("gemma2").json);
+  gemma["sliding_window"] = nullptr;
+  EXPECT_NE(error_of(gemma).find("layer 0 is sliding_attention, but sliding_window is null"), std::string::npos);
+  gemma["layer_types"] = {"full_attention", "full_attention", "full_attention"};
+  EXPECT_EQ(error_of(gemma), "no error");
 }
 
 TEST(ModelConfig, ScalesOfFamilies) {
