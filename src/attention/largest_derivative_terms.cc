@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "attention/allowance.h"
 #include "attention/largest_terms.h"
 #include "attention/reference_derivatives.h"
 #include "attention/sink.h"
@@ -35,7 +36,8 @@ class DerivativeTerms {
         tangents_(problem, operands, b, hkv),
         row_(problem),
         tangent_(problem),
-        d_out_(index(problem.Dv)) {
+        d_out_(index(problem.Dv)),
+        unit_(unit(problem.is_f64() ? DType::f64 : DType::f32)) {
     for (std::vector<double>* by_key : {&score_, &moved_, &d_p_, &z_, &d_p_term_, &z_term_, &h_term_, &h_}) {
       by_key->resize(index(problem.Tk));
     }
@@ -73,6 +75,8 @@ class DerivativeTerms {
   double weight(int64_t j) const { return row_.weight[index(j)]; }
   /// w - W
   double centered(int64_t j) const { return tangent_.t_score[index(j)] - tangent_.t_lse; }
+  /// A difference whose two sides have terms of this size, or what rounding leaves of it where they are equal.
+  double rounded(double difference, double term) const { return std::max(std::fabs(difference), unit_ * term); }
 
   /// Largest term of w_j, sums on their way included. That of 1 - tanh^2 is 1.
   double tangent_term(int64_t h, int64_t i, int64_t j) const {
@@ -166,8 +170,10 @@ class DerivativeTerms {
     for (const int64_t j : row_.visible) {
       double& term = h_term_[index(j)];
       term = z_term_[index(j)];
-      raise(term, std::max(d_p_term_[index(j)], delta_term) * centered(j));
-      raise(term, std::max(moved_[index(j)], mean_term_) * d_p_[index(j)]);
+      const double d_p_sides = std::max(d_p_term_[index(j)], delta_term);
+      const double w_sides = std::max(moved_[index(j)], mean_term_);
+      raise(term, d_p_sides * rounded(centered(j), w_sides));
+      raise(term, w_sides * rounded(d_p_[index(j)], d_p_sides));
       raise(mean_h_term, weight(j) * term);
       raise(mean_h_term, weight(j) * score_[index(j)] * (h_[index(j)] - mean));
     }
@@ -224,6 +230,7 @@ class DerivativeTerms {
   std::vector<double> score_, moved_;                             // terms of s and w, by key
   std::vector<double> d_p_, z_, d_p_term_, z_term_, h_term_, h_;  // d_p_: less delta
   double mean_term_ = 0;                                          // of W
+  double unit_;                                                   // of the compute type
 };
 
 }  // namespace
