@@ -4,7 +4,7 @@
 // except sizes, which must be there. A value that changes results and is not understood is refused by its key.
 #include "qkv/models/config.h"
 
-#include "models/config_fields.h"
+#include "models/families.h"
 #include "models/json_file.h"
 #include "qkv/support/error.h"
 
@@ -13,36 +13,6 @@ namespace {
 
 using models::ConfigFields;
 using models::Json;
-
-struct Family {
-  const char* model_type;
-  void (*parse)(const ConfigFields& fields, ModelConfig& config);
-};
-
-constexpr Family kFamilies[] = {
-    {"bert", models::parse_bert_family},
-    {"roberta", models::parse_bert_family},
-    {"distilbert", models::parse_bert_family},
-    {"gpt2", models::parse_gpt2},
-    {"gpt_neox", models::parse_gpt_neox},
-    {"llama", models::parse_llama_family},
-    {"mistral", models::parse_llama_family},
-    {"qwen2", models::parse_llama_family},
-    {"qwen3", models::parse_llama_family},
-    {"gemma2", models::parse_llama_family},
-    {"t5", models::parse_t5},
-    {"bart", models::parse_bart},
-};
-
-const Family& family_of(const ConfigFields& fields) {
-  const std::string type = fields.string("model_type");
-  std::string known;
-  for (const Family& family : kFamilies) {
-    if (type == family.model_type) return family;
-    known += (known.empty() ? "" : ", ") + std::string(family.model_type);
-  }
-  fail(fields.where(), ": model_type \"", type, "\" is not supported, expected one of ", known);
-}
 
 /// What no family may have otherwise.
 void refuse_unsupported(const ConfigFields& fields) {
@@ -79,7 +49,7 @@ std::string_view name(ModelKind kind) {
 ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   const Json json = models::parse_json(text, file);
   const ConfigFields fields(json, file);
-  const Family& family = family_of(fields);
+  const models::Family& family = models::family_of(fields.string("model_type"), file);
   refuse_unsupported(fields);
   ModelConfig config;
   config.model_type = family.model_type;

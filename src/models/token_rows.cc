@@ -103,6 +103,12 @@ Tensor embed_tokens(const Transformer::Parts& parts, const InputWeights& input, 
   return x;
 }
 
+void check_head(const Transformer::Parts& parts) {
+  require(parts.weights.has_head, parts.checkpoint.where(), ": this ", parts.config.model_type, " has no ",
+          parts.config.mask_head ? "masked-language-model head" : "language-model head, lm_head.weight",
+          ": it gives hidden states, but no logits");
+}
+
 Tensor head_logits(const Transformer::Parts& parts, const TensorView& hidden) {
   const ModelConfig& config = parts.config;
   const ModelWeights& weights = parts.weights;
@@ -111,8 +117,6 @@ Tensor head_logits(const Transformer::Parts& parts, const TensorView& hidden) {
   Tensor transformed;
   TensorView x = hidden;
   if (config.mask_head) {
-    require(weights.has_head, "transformer: this ", config.model_type,
-            " has no masked-language-model head, so it gives no logits");
     transformed = Tensor(hidden.dtype(), hidden.shape());
     linear_forward(hidden, weights.head_dense, transformed.mutable_view(),
                    {.activation = config.head_activation, .threads = threads});

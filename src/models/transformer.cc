@@ -92,12 +92,14 @@ Tensor Transformer::hidden(const TokenBatch& batch) const {
 Tensor Transformer::logits(const TokenBatch& batch) const {
   require(config().kind != ModelKind::encoder_decoder, "transformer: ", config().model_type,
           " is an encoder-decoder: its logits need the tokens of the decoder too");
+  models::check_head(*parts_);
   return models::head_logits(*parts_, hidden(batch).view());
 }
 
 Tensor Transformer::logits(const TokenBatch& batch, const TokenBatch& decoder_batch) const {
   require(config().kind == ModelKind::encoder_decoder, "transformer: ", config().model_type,
           " is no encoder-decoder: ", "it takes no decoder tokens");
+  models::check_head(*parts_);
   const models::TokenRows source = models::token_rows(batch, config(), {}, "tokens");
   const models::TokenRows target = models::token_rows(decoder_batch, config(), {}, "decoder tokens");
   require(source.sequences() == target.sequences(), "transformer: decoder tokens: expected ", source.sequences(),
@@ -110,6 +112,7 @@ DecoderState Transformer::start(int64_t sequences) const {
   require(config().kind == ModelKind::decoder, "transformer: ", config().model_type, " is no decoder: ",
           config().has_decoder() ? "its state starts from tokens of the encoder" : "it has no state to decode with");
   require(sequences >= 0, "transformer: expected a number of sequences, got ", sequences);
+  models::check_head(*parts_);
   auto storage = std::make_unique<DecoderState::Storage>();
   storage->sequences = sequences;
   const StackConfig& stack = config().decoder;
@@ -122,6 +125,7 @@ DecoderState Transformer::start(int64_t sequences) const {
 DecoderState Transformer::start(const TokenBatch& batch) const {
   require(config().kind == ModelKind::encoder_decoder, "transformer: ", config().model_type,
           " is no encoder-decoder: its state starts from no tokens");
+  models::check_head(*parts_);
   const models::TokenRows rows = models::token_rows(batch, config(), {}, "tokens");
   const Tensor memory = run_encoder(*parts_, rows);
   auto storage = std::make_unique<DecoderState::Storage>();

@@ -44,6 +44,8 @@ TokenRows token_rows(const TokenBatch& batch, const ModelConfig& config, const s
 
 /// The rows [N, width] that a stack reads.
 Tensor embed_tokens(const Transformer::Parts& parts, const InputWeights& input, const TokenRows& rows);
+/// Throws Error where the model has no head.
+void check_head(const Transformer::Parts& parts);
 /// Logits [N, vocabulary] f32 of hidden states [N, width].
 Tensor head_logits(const Transformer::Parts& parts, const TensorView& hidden);
 

@@ -22,7 +22,7 @@ struct ModelWeights {
   TensorView embedding;  ///< [vocabulary, width]
   InputWeights encoder_input, decoder_input;
   Stack encoder, decoder;
-  bool has_head = true;  ///< false: an encoder without its masked-language-model head
+  bool has_head = true;  ///< false: files of a model without its head give hidden states alone
   Linear head_dense;     ///< [width, width], of mask heads
   NormParameters head_norm;
   Linear head;                      ///< [vocabulary, width]
@@ -43,11 +43,9 @@ ModelWeights bind_llama(Checkpoint& checkpoint, const ModelConfig& config);
 ModelWeights bind_t5(Checkpoint& checkpoint, const ModelConfig& config);
 ModelWeights bind_bart(Checkpoint& checkpoint, const ModelConfig& config);
 
-/// The head of a decoder under `name`: the embedding where the config ties them.
-Linear bind_head(Checkpoint& checkpoint, const ModelConfig& config, const std::string& name,
-                 const std::string& embedding_name);
-
-/// The prefix that a family's files may put before the names of everything but the head.
-const char* name_prefix(const std::string& model_type);
+/// The embedding under `embedding_name`, and the head of a decoder: that embedding where the config ties them, else
+/// lm_head.weight, if it is there.
+void bind_head(Checkpoint& checkpoint, const ModelConfig& config, const std::string& embedding_name,
+               ModelWeights& weights);
 
 }  // namespace qkv::models

@@ -49,8 +49,7 @@ void bind_gated_attention(Checkpoint& checkpoint, const ModelConfig& config, con
 ModelWeights bind_gpt2(Checkpoint& checkpoint, const ModelConfig& config) {
   ModelWeights weights;
   const int64_t width = config.width, hidden = config.decoder.feed_forward;
-  weights.head = bind_head(checkpoint, config, "lm_head.weight", "wte.weight");
-  weights.embedding = checkpoint.take("wte.weight", {config.vocabulary, width});
+  bind_head(checkpoint, config, "wte.weight", weights);
   weights.decoder_input.positions = checkpoint.take("wpe.weight", {config.positions, width});
   for (size_t n = 0; n < config.decoder.layers.size(); ++n) {
     const std::string layer = "h." + std::to_string(n) + ".";
@@ -78,8 +77,7 @@ ModelWeights bind_gpt_neox(Checkpoint& checkpoint, const ModelConfig& config) {
   const StackConfig& stack = config.decoder;
   const int64_t width = config.width, hidden = stack.feed_forward;
   checkpoint.unify_copies("lm_head.weight", {"embed_out.weight"});
-  weights.head = bind_head(checkpoint, config, "lm_head.weight", "embed_in.weight");
-  weights.embedding = checkpoint.take("embed_in.weight", {config.vocabulary, width});
+  bind_head(checkpoint, config, "embed_in.weight", weights);
   for (size_t n = 0; n < stack.layers.size(); ++n) {
     const std::string layer = "layers." + std::to_string(n) + ".";
     Block& block = weights.decoder.blocks.emplace_back();
@@ -106,8 +104,7 @@ ModelWeights bind_llama(Checkpoint& checkpoint, const ModelConfig& config) {
   ModelWeights weights;
   const int64_t width = config.width, hidden = config.decoder.feed_forward;
   const bool sandwich = config.form == BlockForm::sandwich;
-  weights.head = bind_head(checkpoint, config, "lm_head.weight", "embed_tokens.weight");
-  weights.embedding = checkpoint.take("embed_tokens.weight", {config.vocabulary, width});
+  bind_head(checkpoint, config, "embed_tokens.weight", weights);
   for (size_t n = 0; n < config.decoder.layers.size(); ++n) {
     const std::string layer = "layers." + std::to_string(n) + ".";
     Block& block = weights.decoder.blocks.emplace_back();

@@ -84,11 +84,12 @@ void bind_bart_stack(Checkpoint& checkpoint, const ModelConfig& config, bool dec
 ModelWeights bind_t5(Checkpoint& checkpoint, const ModelConfig& config) {
   ModelWeights weights;
   checkpoint.unify_copies("shared.weight", {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"});
-  weights.embedding = checkpoint.take("shared.weight", {config.vocabulary, config.width});
+  const Dims shape{config.vocabulary, config.width};
+  weights.embedding = checkpoint.take("shared.weight", shape);
   // Later files say that the head is tied also where it is not: what the file holds decides.
-  const bool own_head = checkpoint.has("lm_head.weight", false) || !config.tied_head;
-  weights.head.weight =
-      own_head ? checkpoint.take("lm_head.weight", {config.vocabulary, config.width}) : weights.embedding;
+  const bool own_head = checkpoint.has("lm_head.weight", !config.tied_head);
+  weights.has_head = own_head || config.tied_head;
+  if (weights.has_head) weights.head.weight = own_head ? checkpoint.take("lm_head.weight", shape) : weights.embedding;
   bind_t5_stack(checkpoint, config, false, weights);
   bind_t5_stack(checkpoint, config, true, weights);
   checkpoint.pass_over({"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"});
@@ -98,8 +99,7 @@ ModelWeights bind_t5(Checkpoint& checkpoint, const ModelConfig& config) {
 ModelWeights bind_bart(Checkpoint& checkpoint, const ModelConfig& config) {
   ModelWeights weights;
   checkpoint.unify_copies("shared.weight", {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"});
-  weights.head = bind_head(checkpoint, config, "lm_head.weight", "shared.weight");
-  weights.embedding = checkpoint.take("shared.weight", {config.vocabulary, config.width});
+  bind_head(checkpoint, config, "shared.weight", weights);
   if (checkpoint.has("final_logits_bias")) {
     const TensorView bias = checkpoint.take("final_logits_bias", {1, config.vocabulary});
     weights.head.bias = TensorView(bias.dtype(), bias.data(), {config.vocabulary});

@@ -7,7 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "models/weights.h"
+#include "models/families.h"
 #include "qkv/models/convert.h"
 #include "qkv/models/transformer.h"
 #include "qkv/support/error.h"
@@ -63,8 +63,8 @@ TEST_P(Family, EveryTensorIsNeededInItsShape) {
     Tensors some = all;
     some.erase(name);
     const std::string missing = error_of(config_, some);
-    // Files without a bias of the logits, or without a head where the embedding may serve, are files too.
-    const bool optional = name == "final_logits_bias" || (name == "lm_head.weight" && config_.tied_head);
+    // Files without a bias of the logits, or without a head, are files too.
+    const bool optional = name == "final_logits_bias" || name == "lm_head.weight";
     EXPECT_EQ(missing == "no error", optional) << name;
     const bool names_it =
         missing.find("is missing") != std::string::npos || missing.find("unexpected") != std::string::npos;
@@ -89,7 +89,7 @@ TEST_P(Family, AnExtraTensorIsRefusedByName) {
 
 TEST_P(Family, PrefixesOfNamesMayBeThere) {
   const Tensors all = tensors_of(config_);
-  const std::string prefix = models::name_prefix(config_.model_type);
+  const std::string prefix = models::family_of(config_.model_type, "model").prefix;
   Tensors prefixed;
   for (const auto& [name, tensor] : all) prefixed.emplace(prefix + name, tensor);
   const Tensor expected = logits(Transformer::from_tensors(config_, all, {}, "model"));
@@ -222,6 +222,30 @@ TEST(Checkpoint, AnEncoderWithoutItsHeadHasHiddenStatesButNoLogits) {
   const Transformer model = Transformer::from_tensors(config, all, {}, "model");
   EXPECT_EQ(model.hidden({kTokens}).shape(), (Dims{8, 24}));
   EXPECT_THROW(model.logits({kTokens}), Error);
+}
+
+TEST(Checkpoint, ADecoderWithoutItsHeadHasHiddenStatesButNoLogits) {
+  const ModelConfig config = tiny_model("llama").config();
+  Tensors all = tensors_of(config);
+  const Transformer whole = Transformer::from_tensors(config, all, {}, "model");
+  all.erase("lm_head.weight");
+  const Transformer model = Transformer::from_tensors(config, all, {}, "model");
+  EXPECT_EQ(bytes(model.hidden({kTokens})), bytes(whole.hidden({kTokens})));
+  try {
+    model.start(1);
+    FAIL() << "it has no logits to decode with";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "model: this llama has no language-model head, lm_head.weight: it gives hidden states, but no logits");
+  }
+  EXPECT_THROW(model.logits({kTokens}), Error);
+  const ModelConfig both = tiny_model("t5_gated").config();
+  Tensors parts = tensors_of(both);
+  parts.erase("lm_head.weight");
+  const Transformer encoder = Transformer::from_tensors(both, parts, {}, "model");
+  EXPECT_EQ(encoder.hidden({kTokens}).shape(), (Dims{8, 24}));
+  EXPECT_THROW(encoder.logits({kTokens}, {kTokens}), Error);
+  EXPECT_THROW(encoder.start(TokenBatch{kTokens}), Error);
 }
 
 /// Shard names, and the message that refuses them.

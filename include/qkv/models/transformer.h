@@ -90,8 +90,8 @@ class Transformer {
   /// decoder. In f32, or bf16 with that dtype. Throws Error for an id outside the vocabulary and for a sequence longer
   /// than a learned position table.
   Tensor hidden(const TokenBatch& batch) const;
-  /// Logits [total, vocabulary], f32, of an encoder (through its masked-language-model head, without which it throws
-  /// Error) or of a decoder.
+  /// Logits [total, vocabulary], f32, of an encoder (through its masked-language-model head) or of a decoder. Files of
+  /// a model without its head give hidden states: then this and what follows throw Error.
   Tensor logits(const TokenBatch& batch) const;
   /// Logits [total of decoder_batch, vocabulary], f32, of an encoder-decoder; as many sequences in both batches.
   Tensor logits(const TokenBatch& batch, const TokenBatch& decoder_batch) const;
