@@ -15,12 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_shard_name(const std::string& shard, const std::string& path) {
-  const bool plain = !shard.empty() && shard.find_first_of(std::string("/\\\0", 3)) == std::string::npos &&
-                     shard.find("..") == std::string::npos && shard != ".";
-  require(plain, path, ": weight_map: expected the name of a file in this folder, got ", in_quotes(shard));
-}
-
 /// Tensors of every shard, each named by the index exactly once and in the shard it names.
 std::map<std::string, Tensor> read_shards(const fs::path& folder, const std::string& index) {
   const nlohmann::json json = read_json(index);
@@ -30,7 +24,8 @@ std::map<std::string, Tensor> read_shards(const fs::path& folder, const std::str
   for (const auto& item : json["weight_map"].items()) {
     require(item.value().is_string(), index, ": weight_map: ", in_quotes(item.key()), ": expected a file name");
     const auto& shard = item.value().get_ref<const std::string&>();
-    check_shard_name(shard, index);
+    require(is_plain_name(shard), index, ": weight_map: expected the name of a file in this folder, got ",
+            in_quotes(shard));
     shards[shard].insert(item.key());
   }
   std::map<std::string, Tensor> tensors;

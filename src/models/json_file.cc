@@ -43,6 +43,11 @@ Json parse_json(std::string_view text, const std::string& name) {
   }
 }
 
+bool is_plain_name(std::string_view name) {
+  constexpr std::string_view kNoName("/\\\0", 3);
+  return !name.empty() && name.find_first_of(kNoName) == name.npos && name != "." && name != "..";
+}
+
 Json read_json(const std::string& path) { return parse_json(read_text(path), path); }
 
 }  // namespace qkv::models

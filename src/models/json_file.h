@@ -15,4 +15,7 @@ std::string read_text(const std::string& path);
 nlohmann::json parse_json(std::string_view text, const std::string& name);
 nlohmann::json read_json(const std::string& path);
 
+/// Whether a name that a file gives for a neighbour can only be that of one: no path, not the folder or the one above.
+bool is_plain_name(std::string_view name);
+
 }  // namespace qkv::models

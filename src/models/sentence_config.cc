@@ -114,8 +114,8 @@ Json read_modules(const fs::path& path) {
 /// A module's folder; none for one that lies beside modules.json.
 std::string folder_of(const ConfigFields& module) {
   const std::string name = module.string_or("path", "");
-  const bool is_plain = name.find_first_of(std::string("/\\\0", 3)) == std::string::npos && name != "." && name != "..";
-  require(is_plain, module.where(), ": path: expected a folder in this folder, got ", in_quotes(name));
+  require(name.empty() || is_plain_name(name), module.where(), ": path: expected a folder in this folder, got ",
+          in_quotes(name));
   return name;
 }
 

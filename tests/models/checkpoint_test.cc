@@ -281,6 +281,7 @@ const WrongIndex kWrongIndex[] = {
     {"parent", R"({"weight_map": {"x": "../outside.safetensors"}})", "expected the name of a file in this folder"},
     {"absolute", R"({"weight_map": {"x": "/tmp/outside.safetensors"}})", "expected the name of a file in this folder"},
     {"backslash", R"({"weight_map": {"x": "..\\outside.safetensors"}})", "expected the name of a file in this folder"},
+    {"two_dots", R"({"weight_map": {"x": ".."}})", "expected the name of a file in this folder"},
     {"dot", R"({"weight_map": {"x": "."}})", "expected the name of a file in this folder"},
     {"empty", R"({"weight_map": {"x": ""}})", "expected the name of a file in this folder"},
     {"nul", "{\"weight_map\": {\"x\": \"a\\u0000b\"}}", "expected the name of a file in this folder"},
@@ -297,6 +298,14 @@ const WrongIndex kWrongIndex[] = {
 
 INSTANTIATE_TEST_SUITE_P(All, WrongShards, ::testing::ValuesIn(kWrongIndex),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Checkpoint, DotsInTheNameOfAShardAreNoPath) {
+  const TemporaryFolder folder;
+  const Tensor tensor(DType::f32, {2});
+  write_safetensors(folder / "a..b.safetensors", {{"x", tensor.view()}});
+  std::ofstream(folder / "model.safetensors.index.json") << R"({"weight_map": {"x": "a..b.safetensors"}})";
+  EXPECT_TRUE(models::Checkpoint::read(folder / "").has("x"));
+}
 
 TEST(Checkpoint, AMissingFileIsTheMachinesFault) { EXPECT_THROW(models::Checkpoint::read("no-folder"), SystemError); }
 
