@@ -52,7 +52,8 @@ void report(const Call& call, const SearchIndex& index, const IndexChange& chang
     const nlohmann::ordered_json object = {{"index", call.search.index},   {"files", index.files()},
                                            {"passages", index.passages()}, {"added", change.added},
                                            {"updated", change.updated},    {"unchanged", change.unchanged},
-                                           {"dropped", change.dropped},    {"skipped", change.skipped}};
+                                           {"dropped", change.dropped},    {"skipped", change.skipped},
+                                           {"unreadable", change.unreadable}};
     return print(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   }
   print(concat(one_or_more(index.passages(), "passage"), " of ", one_or_more(index.files(), "file"), ": ", change.added,
@@ -69,8 +70,13 @@ void add_files(const Call& call, const SearchModel& model) {
   });
   if (terminal && change.passages > 0) std::cerr << "\r\x1b[K" << std::flush;
   for (const std::string& skipped : change.skipped) std::cerr << "qkv: note: " << skipped << ": not text, left out\n";
+  for (const std::string& path : change.unreadable) std::cerr << "qkv: warning: " << path << ": cannot be read\n";
   report(call, index, change);  // first: what cannot be said is an error, and an error leaves no output
   index.write();
+  if (!change.unreadable.empty()) {
+    throw SystemError(concat(path, ": holds all but ", one_or_more(static_cast<int64_t>(change.unreadable.size()), "path"),
+                             " that cannot be read"));
+  }
 }
 
 /// A passage's lines, set in.
@@ -123,8 +129,9 @@ void run(const Call& call) {
 const Verb kSearch = {"search", "find passages of text files by their meaning",
                       "With --add, cuts text files into passages, embeds them with the model, a folder as\n"
                       "sentence-transformers writes it, and keeps them in the index. Adding again takes in what has\n"
-                      "changed and drops files that are gone. Binary files are left out with a note. With a query,\n"
-                      "shows the nearest passages: score, path and line, text.\n"
+                      "changed and drops files that are gone. Binary files are left out with a note; what cannot be\n"
+                      "read is named, and 1 returned in the end. With a query, shows the nearest passages: score,\n"
+                      "path and line, text.\n"
                       "\n"
                       "Example:\n"
                       "  qkv search --model all-MiniLM-L6-v2 --index docs.safetensors --add docs\n"

@@ -85,15 +85,27 @@ int64_t SearchIndex::passages() const {
 IndexChange SearchIndex::update(const std::vector<std::string>& paths,
                                 const std::function<void(int64_t done, int64_t total)>& on_passages) {
   IndexChange change;
+  const search::FoundFiles found = search::find_files(paths);
+  change.dropped = static_cast<int64_t>(std::erase_if(files_, [&](const auto& entry) {
+    std::error_code error;
+    const bool is_there = fs::is_regular_file(fs::path(folder_) / entry.first, error);
+    return !is_there && error != std::errc::permission_denied;
+  }));
+  const auto relative = [&](const fs::path& path) { return path.lexically_relative(folder_).string(); };
+  for (const fs::path& path : found.unreadable) change.unreadable.push_back(shown(relative(path)));
   std::error_code none;
-  change.dropped = static_cast<int64_t>(std::erase_if(
-      files_, [&](const auto& entry) { return !fs::is_regular_file(fs::path(folder_) / entry.first, none); }));
   const fs::path own = fs::weakly_canonical(path_, none);
   std::vector<File*> changed;
-  for (const fs::path& path : search::find_files(paths)) {
+  for (const fs::path& path : found.files) {
     if (path == own) continue;
-    const std::string name = path.lexically_relative(folder_).string();
-    const std::string bytes = models::read_text(path.string());
+    const std::string name = relative(path);
+    std::string bytes;
+    try {
+      bytes = models::read_text(path.string());
+    } catch (const SystemError&) {
+      change.unreadable.push_back(shown(name));
+      continue;
+    }
     if (!search::is_text(bytes)) {
       change.skipped.push_back(shown(name));
       change.dropped += static_cast<int64_t>(files_.erase(name));

@@ -13,18 +13,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void add_folder(const fs::path& folder, std::vector<fs::path>& files) {
+void add_folder(const fs::path& folder, FoundFiles& found) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().filename().native().starts_with('.')) continue;
     std::error_code unknown;  // of a link that leads nowhere, or to itself: neither a folder nor a file
     if (entry.is_directory(unknown) && !entry.is_symlink(unknown)) {
-      add_folder(entry.path(), files);
+      add_folder(entry.path(), found);
     } else if (entry.is_regular_file(unknown)) {
-      files.push_back(fs::canonical(entry.path()));
+      const fs::path file = fs::canonical(entry.path(), unknown);
+      unknown ? found.unreadable.push_back(entry.path()) : found.files.push_back(file);
     }
   }
-  if (error) throw SystemError(concat(folder.string(), ": ", error.message()));
+  if (error) found.unreadable.push_back(folder);
 }
 
 }  // namespace
@@ -42,14 +43,15 @@ uint64_t digest(std::string_view bytes, uint64_t seed) {
   return mix64(hash ^ rest);
 }
 
-std::vector<fs::path> find_files(const std::vector<std::string>& paths) {
-  std::vector<fs::path> files;
+FoundFiles find_files(const std::vector<std::string>& paths) {
+  FoundFiles found;
+  std::vector<fs::path>& files = found.files;
   for (const std::string& path : paths) {
     std::error_code error;
     const fs::path real = fs::canonical(path, error);
     if (error) throw SystemError(concat(path, ": ", error.message()));
     if (fs::is_directory(real)) {
-      add_folder(real, files);
+      add_folder(real, found);
     } else {
       require(fs::is_regular_file(real), path, ": expected a file or a folder");
       files.push_back(real);
@@ -57,7 +59,7 @@ std::vector<fs::path> find_files(const std::vector<std::string>& paths) {
   }
   std::sort(files.begin(), files.end());
   files.erase(std::unique(files.begin(), files.end()), files.end());
-  return files;
+  return found;
 }
 
 bool is_text(std::string_view bytes) {

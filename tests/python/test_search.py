@@ -105,7 +105,7 @@ def test_adding_again_updates(search, texts):
     (texts / "four.txt").write_text("four\n")
     again = json.loads(search("--add", "texts", "--json").stdout)
     assert again == {"index": "index.safetensors", "files": 3, "passages": 3, "added": 1, "updated": 1, "unchanged": 1,
-                     "dropped": 1, "skipped": []}
+                     "dropped": 1, "skipped": [], "unreadable": []}
     assert search("--results", 1, "goodbye").stdout.startswith("1.000  texts/one.txt:1\n")
 
 
@@ -142,6 +142,18 @@ def test_odd_names_and_links_do_no_harm(search, texts):
     (texts / "one.txt").unlink()
     (texts / "one.txt").symlink_to("one.txt")
     assert json.loads(search("--add", "texts", "--json").stdout)["dropped"] == 1
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_taken_in(search, texts, tmp_path):
+    search("--add", "texts/two.md")
+    (texts / "locked.txt").symlink_to("/proc/self/mem")  # which nobody may read from the start, root neither
+    done = search("--add", "texts", check=False)
+    assert done.returncode == 1 and "2 added, 0 updated, 1 unchanged" in done.stdout
+    warning, error = done.stderr.splitlines()
+    assert warning.startswith("qkv: warning: ") and warning.endswith("/mem: cannot be read")
+    assert error == "qkv: error: index.safetensors: holds all but 1 path that cannot be read"
+    assert search("--results", 1, "hello world").stdout.startswith("1.000  texts/one.txt:1\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index.safetensors", "model", "texts"]
 
 
 def test_another_models_index_is_refused(search, texts, tmp_path):

@@ -34,11 +34,11 @@ struct SearchResult {
   Passage passage;
 };
 
-/// What an update did, in numbers of files, and the files that are not text.
+/// What an update did, in numbers of files; the files that are not text, and those, or folders, that cannot be read.
 struct IndexChange {
   int64_t added = 0, updated = 0, unchanged = 0, dropped = 0;
   int64_t passages = 0;  ///< embedded
-  std::vector<std::string> skipped;
+  std::vector<std::string> skipped, unreadable;
 };
 
 /// Passages of files and their embeddings. Paths are relative to the folder that the index lies in, so that both can be
@@ -55,8 +55,8 @@ class SearchIndex {
 
   /// Takes in files, and those of folders at any depth but for names that begin with a dot. A file that has changed
   /// since it was taken in is taken in anew; any file of the index that is gone is dropped. Files that hold a zero byte
-  /// or are not UTF-8 are left out. `on_passages` is told how many passages are embedded, and of how many. Throws
-  /// SystemError when a path does not exist or cannot be read.
+  /// or are not UTF-8 are left out; what the index holds of those that cannot be read stays. `on_passages` is told how
+  /// many passages are embedded, and of how many. Throws SystemError when a path does not exist.
   IndexChange update(const std::vector<std::string>& paths,
                      const std::function<void(int64_t done, int64_t total)>& on_passages = {});
 
