@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "cli/clean_up.h"
 #include "cli/verbs.h"
 #include "qkv/support/error.h"
 
@@ -29,6 +30,9 @@ void run(const Call& call) {
   require(!call.run.out.empty(), "--out: expected the name of a folder, got ''");
   use_target(call);
   const Stopwatch watch;
+  std::filesystem::path place = call.run.out;
+  if (!place.has_filename()) place = place.parent_path();
+  const CleanUp clean_up(place);
   convert_model(call.model, call.run.out, call.run.dtype);
   try {
     report(call, watch.seconds());

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/output.h"
 
-#include <unistd.h>
-
 #include <system_error>
 #include <utility>
 
+#include "cli/clean_up.h"
 #include "qkv/support/error.h"
 #include "qkv/tensor/npy.h"
 #include "qkv/tensor/safetensors.h"
+#include "qkv/tensor/staging_folder.h"
 
 namespace qkv::cli {
 namespace {
@@ -34,36 +34,6 @@ fs::path place_of(const std::string& name) {
   }
   return path;
 }
-
-/// The folder a new entry at `path` goes to.
-fs::path parent_of(const fs::path& path) {
-  const fs::path parent = path.parent_path();
-  return parent.empty() ? fs::path(".") : parent;
-}
-
-/// A new, empty, hidden folder inside `parent` that goes away with everything in it.
-class Staging {
- public:
-  explicit Staging(const fs::path& parent) {
-    std::error_code error;
-    for (int number = 0; number < 1000; ++number) {
-      path_ = parent / concat(".qkv-", ::getpid(), "-", number);
-      if (fs::create_directory(path_, error)) return;
-      check_system(error, path_, "create this folder");
-    }
-    throw SystemError(concat(path_.string(), ": cannot create this folder: it exists"));
-  }
-  ~Staging() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 /// Moves files into a folder one by one, each replacing its predecessor in one step, and back again unless all arrived.
 class Exchange {
@@ -118,7 +88,7 @@ void Output::check_place(const Arrays& arrays) const {
   std::error_code error;
   const fs::file_status status = fs::status(place_, error);
   if (!fs::exists(status)) {
-    const fs::path parent = parent_of(place_);
+    const fs::path parent = folder_around(place_);
     if (!fs::exists(parent, error)) throw SystemError(concat(name_, ": no such folder: ", parent.string()));
     require(fs::is_directory(parent, error), name_, ": ", parent.string(), " is not a folder");
     return;
@@ -165,27 +135,22 @@ void Output::check_inputs(const std::vector<std::string>& inputs, const Arrays& 
 }
 
 void Output::write(const Arrays& arrays) const {
-  switch (kind_) {
-    case Kind::safetensors: {
-      std::map<std::string, TensorView> views;
-      for (const auto& [name, tensor] : arrays) views[name] = tensor.view();
-      return write_safetensors(place_.string(), views);
-    }
-    case Kind::npy: return write_npy(place_.string(), arrays.at("out").view());
-    case Kind::folder: return write_folder(arrays);
-  }
+  if (kind_ == Kind::folder) return write_folder(arrays);
+  const CleanUp clean_up(place_);
+  if (kind_ == Kind::npy) return write_npy(place_.string(), arrays.at("out").view());
+  std::map<std::string, TensorView> views;
+  for (const auto& [name, tensor] : arrays) views[name] = tensor.view();
+  write_safetensors(place_.string(), views);
 }
 
 void Output::write_folder(const Arrays& arrays) const {
   std::error_code error;
   const bool exists = fs::is_directory(place_, error);
   // Inside the folder where there is one, so that every rename stays on one file system.
-  const Staging staging(exists ? place_ : parent_of(place_));
+  StagingFolder staging(exists ? place_ : folder_around(place_));
+  const CleanUp clean_up(staging.path());
   for (const auto& [name, tensor] : arrays) write_npy((staging.path() / (name + ".npy")).string(), tensor.view());
-  if (!exists) {
-    fs::rename(staging.path(), place_, error);
-    return check_system(error, place_, "create this folder");
-  }
+  if (!exists) return staging.become(place_);
   Exchange exchange(staging.path(), place_);
   for (const auto& [name, tensor] : arrays) exchange.move(name + ".npy");
   exchange.finish();

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/clean_up.h"
 #include "cli/verbs.h"
 #include "qkv/models/sentence_embedder.h"
 #include "qkv/search/search_index.h"
@@ -49,11 +50,10 @@ std::string one_or_more(int64_t count, const char* noun) { return concat(count, 
 
 void report(const Call& call, const SearchIndex& index, const IndexChange& change) {
   if (call.json) {
-    const nlohmann::ordered_json object = {{"index", call.search.index},   {"files", index.files()},
-                                           {"passages", index.passages()}, {"added", change.added},
-                                           {"updated", change.updated},    {"unchanged", change.unchanged},
-                                           {"dropped", change.dropped},    {"skipped", change.skipped},
-                                           {"unreadable", change.unreadable}};
+    const nlohmann::ordered_json object = {
+        {"index", call.search.index}, {"files", index.files()},    {"passages", index.passages()},
+        {"added", change.added},      {"updated", change.updated}, {"unchanged", change.unchanged},
+        {"dropped", change.dropped},  {"skipped", change.skipped}, {"unreadable", change.unreadable}};
     return print(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   }
   print(concat(one_or_more(index.passages(), "passage"), " of ", one_or_more(index.files(), "file"), ": ", change.added,
@@ -72,9 +72,13 @@ void add_files(const Call& call, const SearchModel& model) {
   for (const std::string& skipped : change.skipped) std::cerr << "qkv: note: " << skipped << ": not text, left out\n";
   for (const std::string& path : change.unreadable) std::cerr << "qkv: warning: " << path << ": cannot be read\n";
   report(call, index, change);  // first: what cannot be said is an error, and an error leaves no output
-  index.write();
+  {
+    const CleanUp clean_up(path);
+    index.write();
+  }
   if (!change.unreadable.empty()) {
-    throw SystemError(concat(path, ": holds all but ", one_or_more(static_cast<int64_t>(change.unreadable.size()), "path"),
+    throw SystemError(concat(path, ": holds all but ",
+                             one_or_more(static_cast<int64_t>(change.unreadable.size()), "path"),
                              " that cannot be read"));
   }
 }

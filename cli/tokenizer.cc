@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/clean_up.h"
 #include "cli/verbs.h"
 #include "qkv/support/error.h"
 #include "qkv/text/bpe_training.h"
@@ -58,6 +59,7 @@ void run(const Call& call) {
   for (const std::string& path : call.data) trainer.add_file(path);
   trainer.train(call.vocabulary, call.special_tokens);
   print(summary(call, trainer, watch.seconds()));
+  const CleanUp clean_up(call.output);
   trainer.write(call.output);
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "qkv/models/convert.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -13,6 +11,7 @@
 #include "models/weights.h"
 #include "qkv/support/error.h"
 #include "qkv/tensor/safetensors.h"
+#include "qkv/tensor/staging_folder.h"
 #include "tensor/file_writer.h"
 
 namespace qkv {
@@ -37,41 +36,9 @@ constexpr const char* kOtherFiles[] = {"generation_config.json",
                                        "sentence_bert_config.json",
                                        "config_sentence_transformers.json"};
 
-void check(const std::error_code& error, const fs::path& path, const char* action) {
-  if (error) throw SystemError(concat(path.string(), ": cannot ", action, ": ", error.message()));
+void check(const std::error_code& error, const fs::path& path) {
+  if (error) throw SystemError(concat(path.string(), ": cannot write: ", error.message()));
 }
-
-/// A hidden folder beside the one to be, gone again unless it takes its place.
-class NewFolder {
- public:
-  explicit NewFolder(const fs::path& place) : place_(place) {
-    std::error_code error;
-    require(!fs::exists(fs::symlink_status(place, error)), place.string(),
-            ": expected a folder that does not exist yet");
-    const fs::path parent = place.parent_path().empty() ? fs::path(".") : place.parent_path();
-    for (int number = 0; number < 1000; ++number) {  // another call may have one here
-      path_ = parent / concat(".qkv-", ::getpid(), "-", number);
-      if (fs::create_directory(path_, error)) return;
-      check(error, path_, "create this folder");
-    }
-    throw SystemError(concat(path_.string(), ": cannot create this folder: it exists"));
-  }
-  ~NewFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
-  const fs::path& path() const { return path_; }
-  void commit() {
-    std::error_code error;
-    fs::rename(path_, place_, error);
-    check(error, place_, "create this folder");
-  }
-
- private:
-  fs::path place_, path_;
-};
 
 void write_config(const fs::path& from, const fs::path& to, DType dtype) {
   Json json = models::read_json(from.string());
@@ -87,13 +54,13 @@ void copy_others(const fs::path& from, const fs::path& to) {
     std::error_code error;
     if (!fs::is_regular_file(from / name, error)) continue;
     fs::copy_file(from / name, to / name, error);
-    check(error, to / name, "write");
+    check(error, to / name);
   }
   for (const std::string& name : models::module_folders(from.string())) {
     std::error_code error;
     if (!fs::is_directory(from / name, error)) continue;
     fs::copy(from / name, to / name, fs::copy_options::recursive, error);
-    check(error, to / name, "write");
+    check(error, to / name);
   }
 }
 
@@ -107,7 +74,9 @@ void convert_model(const std::string& folder, const std::string& out, DType dtyp
   const ModelConfig config = read_model_config((from / "config.json").string());
   models::Checkpoint checkpoint = models::Checkpoint::read(folder);
   models::bind_weights(checkpoint, config);
-  NewFolder target(place);
+  std::error_code error;
+  require(!fs::exists(fs::symlink_status(place, error)), place.string(), ": expected a folder that does not exist yet");
+  StagingFolder target(folder_around(place));
   std::vector<Tensor> converted_tensors;
   std::map<std::string, TensorView> tensors;
   for (const auto& [name, view] : checkpoint.parameters()) {
@@ -120,7 +89,7 @@ void convert_model(const std::string& folder, const std::string& out, DType dtyp
   write_safetensors((target.path() / "model.safetensors").string(), tensors, {{"format", "pt"}});
   write_config(from / "config.json", target.path() / "config.json", dtype);
   copy_others(from, target.path());
-  target.commit();
+  target.become(place);
 }
 
 }  // namespace qkv

@@ -4,6 +4,7 @@
 import json
 import math
 import os
+import signal
 import subprocess
 
 import numpy as np
@@ -138,6 +139,24 @@ def test_a_model_is_never_overwritten(qkv, model, tmp_path):
         for out in weights_file, "link.safetensors":
             refused(qkv(*verb, "--model", model, "-o", out, check=False), 2, "never overwritten")
     assert weights_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_convert_that_is_asked_to_end_leaves_nothing(program, model, tmp_path, number):
+    positions = 3_000_000
+    tensors = {**weights(), "wpe.weight": np.ones((positions, WIDTH), np.float32)}
+    (model / "config.json").write_text(json.dumps({**CONFIG, "n_positions": positions}))
+    save_file(tensors, model / "model.safetensors")
+    process = subprocess.Popen([program, "convert", "--model", "model", "--out", "out"], cwd=tmp_path,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))  # else as this process has it
+    while process.poll() is None and not any(name.startswith(".qkv-") for name in os.listdir(tmp_path)):
+        pass
+    process.send_signal(number)
+    assert process.communicate()[1] == "" and process.returncode == -number
+    assert set(os.listdir(tmp_path)) <= {"model", "out"}
+    if (tmp_path / "out").exists():  # it came too late
+        assert load_file(tmp_path / "out" / "model.safetensors").keys() == tensors.keys()
 
 
 def test_what_cannot_be_said_leaves_no_folder(program, model, tmp_path, qkv):
