@@ -72,7 +72,7 @@ void softmax(const Problem& problem, int64_t h, Row<T>& row) {
   const T sink_share = has_sink ? std::exp(sink - row.m) : T(0);
   row.l += sink_share;
   for (const int64_t j : row.visible) row.weight[index(j)] /= row.l;
-  row.sink_weight = sink_share / row.l;
+  row.sink_weight = has_sink ? sink_share / row.l : T(0);  // a NaN row has no sink either
   row.lse = row.m + std::log(row.l);
 }
 
