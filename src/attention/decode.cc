@@ -328,9 +328,7 @@ void forward_few_queries(const Problem& problem, const ForwardResults<T>& result
     }
     if (item.last_block != all.end) return;
     for (int64_t g = 0; g < problem.group(); ++g) {
-      for (int64_t i = 0; i < Tq; ++i) {
-        finish_row<T>(problem, results, item.b, item.hkv * problem.group() + g, i, triples, g * Tq + i);
-      }
+      finish_rows<T>(problem, results, {item.b, item.hkv * problem.group() + g, 0, Tq}, triples.from(g * Tq));
     }
   });
 }

@@ -71,9 +71,7 @@ class ForwardWorker {
     }
     const Triples<T> triples = {m_.get(), l_.get(), kInPairs<T, E> ? weight_sum_.get() : nullptr, out_.get(),
                                 cache_.value_stride()};
-    for (int64_t r = 0; r < item.rows; ++r) {
-      finish_row<T>(problem_, results_, item.b, item.h, item.first_row + r, triples, r);
-    }
+    finish_rows(problem_, results_, item, triples);
   }
 
  private:

@@ -12,6 +12,7 @@
 #include "kernels/attention_forward-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/panels-inl.h"
+#include "kernels/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
@@ -47,6 +48,7 @@ constexpr AttentionKernels<T> MakeAttentionKernels() {
       .panel_width = kPanel<T>,
       .pack_rows = PackRows<T>,
       .pack_panels = PackPanels<T>,
+      .store_rows = StoreRows<T>,
       .widen_panels = WidenPanels<T>,
       .nonzero_bits = NonzeroBits,
       .equal_bits = EqualBits,

@@ -110,6 +110,11 @@ struct Triples {
   T* weight_sum;
   T* out;  ///< [rows, stride]
   int64_t stride;
+
+  /// Those of the rows from `row` on.
+  Triples from(int64_t row) const {
+    return {m + row, l + row, weight_sum == nullptr ? nullptr : weight_sum + row, out + row * stride, stride};
+  }
 };
 
 /// Panels of keys in words of the compute type's size, or of 32 bits: [panel][words][panel_width]. A word holds an
@@ -184,6 +189,10 @@ struct AttentionKernels {
   int64_t (*pack_rows)(const StoredRows& rows, T* out, int64_t out_stride, int64_t* found);
   /// Rows to panels [panel][columns][panel_width], the last one padded with zeros.
   void (*pack_panels)(const StoredRows& rows, T* out);
+  /// Rows of `values` [to.rows, values_stride], which hold whole vectors, times their factors, rounded once to where
+  /// `to` says. Adding 0 makes -0 a 0: the sum of nothing times a negative factor has the bits of a row that was never
+  /// summed.
+  void (*store_rows)(const T* values, int64_t values_stride, const T* factors, const StoredRows& to);
   /// Panels of `keys` keys to those of T.
   void (*widen_panels)(const StoredPanels& panels, int64_t keys, T* out);
   // Bits of n columns, in whole words; those from n on are 0.

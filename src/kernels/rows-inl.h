@@ -66,6 +66,31 @@ HWY_INLINE void StoreRow(const T* HWY_RESTRICT values, int64_t columns, const Ro
   for (int64_t c = 0; c < columns; ++c) store_as<T>(to.dtype, static_cast<char*>(to.row) + c * size, values[c]);
 }
 
+/// Rows of values, which hold whole vectors, times their factors plus 0.
+template <class T>
+void StoreRows(const T* HWY_RESTRICT values, int64_t values_stride, const T* HWY_RESTRICT factors,
+               const StoredRows& to) {
+  const Tag<T> d;
+  constexpr int64_t N = kLanes<T>;
+  const bool in_place = to.column_stride == 1 && to.dtype == DTypeOf<T>::value;
+  for (int64_t r = 0; r < to.rows; ++r, values += values_stride) {
+    const RowTarget row = TargetRow(to, r);
+    const int64_t step = row.column_stride * size_of(row.dtype);
+    const auto factor = hn::Set(d, factors[r]);
+    for (int64_t c = 0; c < to.columns; c += N) {
+      const auto x = hn::Add(hn::Mul(hn::LoadU(d, values + c), factor), hn::Zero(d));
+      if (HWY_LIKELY(in_place && c + N <= to.columns)) {
+        hn::StoreU(x, d, static_cast<T*>(row.row) + c);
+        continue;
+      }
+      HWY_ALIGN T part[N];
+      hn::Store(x, d, part);
+      StoreRow(part, std::min(N, to.columns - c),
+               {static_cast<char*>(row.row) + c * step, row.dtype, row.column_stride});
+    }
+  }
+}
+
 /// Columns [0, padded) of one row of an operand: where it lies, or in `buffer`.
 template <class T>
 HWY_INLINE const T* RowOf(const StoredRows& operand, int64_t row, int64_t columns, int64_t padded, T* buffer) {
