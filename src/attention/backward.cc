@@ -14,6 +14,7 @@
 //   dScale = sum_i q_i . (sum_j dC_ij k_j)          when a row's dQ is complete; in pairs per tile, unrounded
 //   dSink                                           from m, l and delta alone
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "attention/backward_bias.h"
@@ -130,14 +131,15 @@ class Backward {
   /// The query block's last share is in: dQ = scale * sums, and the rows' part of dScale.
   void store_query_gradients(const TileRange& range, const BackwardTiles<T, E>& tiles) {
     const T* sums = query_sums(range, tiles);
-    for (int64_t r = 0; r < range.rows; ++r, sums += tiles.q_width()) {
-      const int64_t i = range.first_row + r;
-      if (d_q_) {
-        store_row<T>(d_q_, range.b, range.h, problem_.sequence(range.b).q_begin + i, sums, problem_.D,
-                     static_cast<T>(problem_.scale));
-      }
-      if constexpr (!kInPairs<T, E>) {
-        if (row_scale_ != nullptr) store_row_scale(range, i, tiles.queries() + r * tiles.q_stride(), sums);
+    if (d_q_) {
+      const int64_t row = problem_.sequence(range.b).q_begin + range.first_row;
+      store_rows(sums, tiles.q_width(), problem_.scale,
+                 stored_rows(d_q_, range.b, range.h, row, range.rows, problem_.D));
+    }
+    if constexpr (!kInPairs<T, E>) {
+      if (row_scale_ == nullptr) return;
+      for (int64_t r = 0; r < range.rows; ++r) {
+        store_row_scale(range, range.first_row + r, tiles.queries() + r * tiles.q_stride(), sums + r * tiles.q_width());
       }
     }
   }
@@ -158,16 +160,21 @@ class Backward {
     const int64_t first_key = task.index * tiles.scores_stride();
     const int64_t first = problem_.sequence(task.b).k_begin + first_key;
     const int64_t keys = std::min(tiles.scores_stride(), problem_.sequence(task.b).Tk - first_key);
-    for (int64_t j = 0; j < keys; ++j) {
-      if (d_k_) {
-        // The packed queries carry the sign of the scale.
-        store_row<T>(d_k_, task.b, task.hkv, first + j, tiles.d_k() + j * tiles.q_width(), problem_.D,
-                     static_cast<T>(std::fabs(problem_.scale)));
-      }
-      if (d_v_) {
-        store_row<T>(d_v_, task.b, task.hkv, first + j, tiles.d_v() + j * tiles.v_width(), problem_.Dv, T{1});
-      }
+    // The packed queries carry the sign of the scale.
+    if (d_k_) {
+      store_rows(tiles.d_k(), tiles.q_width(), std::fabs(problem_.scale),
+                 stored_rows(d_k_, task.b, task.hkv, first, keys, problem_.D));
     }
+    if (d_v_) {
+      store_rows(tiles.d_v(), tiles.v_width(), 1, stored_rows(d_v_, task.b, task.hkv, first, keys, problem_.Dv));
+    }
+  }
+
+  /// Rows of sums times one factor.
+  static void store_rows(const T* sums, int64_t stride, double factor, const StoredRows& to) {
+    std::array<T, kMostBackwardKeys> factors;
+    factors.fill(static_cast<T>(factor));
+    kernels().attention<T>().store_rows(sums, stride, factors.data(), to);
   }
 
   const Problem& problem_;

@@ -80,11 +80,11 @@ void ScoreSums<T>::add_tile(const TileRange& tile, int64_t key_block, int64_t be
       for (int64_t c = begin; c < end; ++c) sums[c] += static_cast<double>(d_scores[r * stride + c]);
     }
   } else if (bias_ && full_queries_ && full_keys_ && !bias_needs_own_pass()) {
-    for (int64_t r = 0; r < tile.rows; ++r) {
-      Operand columns = bias_;
-      columns.data = static_cast<const char*>(bias_.at(tile.b, tile.h, 0, tile.first_key + begin));
-      store_row<T>(columns, 0, 0, tile.first_row + r, d_scores + r * stride + begin, end - begin, T{1});
-    }
+    std::array<T, kBackwardRows> ones;
+    ones.fill(T{1});
+    StoredRows columns = stored_rows(bias_, tile.b, tile.h, tile.first_row, tile.rows, end - begin);
+    columns.data = bias_.at(tile.b, tile.h, tile.first_row, tile.first_key + begin);
+    kernels().attention<T>().store_rows(d_scores + begin, stride, ones.data(), columns);
   }
 }
 
