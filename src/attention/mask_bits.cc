@@ -21,6 +21,16 @@ int64_t last_word(KeyRange columns) { return ceil_divide(columns.end, kWordBits)
 constexpr int64_t kGroupRows = 6;
 int64_t cut_cost(int64_t words) { return 2 * words + 4; }
 
+/// Rows of terms ahead of the one that is read: rows of a caller's bias lie far apart, and the hardware does not
+/// foresee where the next begins.
+constexpr int64_t kRowsAhead = 4;
+
+template <class T>
+void ask_for(const T* row, int64_t columns) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t c = 0; c < columns; c += kLine) __builtin_prefetch(row + c);
+}
+
 void show_row(KeyRange shown, int64_t words, uint64_t* row) {
   for (int64_t w = 0; w < words; ++w) {
     row[w] = word_range(shown.begin - w * kWordBits, shown.end - w * kWordBits);
@@ -137,6 +147,7 @@ bool MaskBits<T>::hide_by_terms(const T* terms, int64_t terms_stride, int64_t ro
   bool all = true;
   for (int64_t r = 0; r < rows; ++r) {
     if (r == 0 || terms_stride != 0) {
+      if (r + kRowsAhead < rows) ask_for(terms + (r + kRowsAhead) * terms_stride + from, columns.end - from);
       kernels_.shown_bits(terms + r * terms_stride + from, columns.end - from, part_.get() + first);
       all = all_seen(part_.get(), 1, columns);
     }
