@@ -33,14 +33,19 @@ TileCover<T> TilePlanner<T>::cover_of_ranges(const TileRange& tile) const {
   const int64_t last_key = tile.first_key + tile.keys;
   KeyRange any{last_key, tile.first_key};
   KeyRange all{tile.first_key, last_key};
-  for (int64_t i = tile.first_row; i < tile.first_row + tile.rows; ++i) {
+  const auto add_row = [&](int64_t i) {
     KeyRange range = visible_range(problem_, sequence, i);
     range.begin = std::max(range.begin, tile.first_key);
     range.end = std::min(range.end, last_key);
     all = {std::max(all.begin, range.begin), std::min(all.end, range.end)};
-    if (range.empty()) continue;
+    if (range.empty()) return false;
     any = {std::min(any.begin, range.begin), std::max(any.end, range.end)};
-  }
+    return true;
+  };
+  // Both ends of a range move one way with the row: where the first row and the last one see keys, they tell all.
+  const bool first_sees = add_row(tile.first_row);
+  const bool last_sees = add_row(tile.first_row + tile.rows - 1);
+  for (int64_t r = 1; !(first_sees && last_sees) && r + 1 < tile.rows; ++r) add_row(tile.first_row + r);
   TileCover<T> cover{.rows = tile.rows};
   if (any.empty()) return cover;
   cover.begin = any.begin - tile.first_key;
