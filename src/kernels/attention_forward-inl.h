@@ -61,16 +61,16 @@ HWY_INLINE Vector<T> Exponentials(Vector<T> s, Vector<T> scale, Vector<T> m, boo
 constexpr int kExpVectors = kTileVectors;
 
 /// The same of consecutive vectors, from `s` on.
-template <bool kNormal, class T>
-HWY_INLINE void ConsecutiveExponentials(const T* s, Vector<T> scale, Vector<T> m, Vector<T> (&p)[kExpVectors]) {
+template <bool kNormal, class T, int V>
+HWY_INLINE void ConsecutiveExponentials(const T* s, Vector<T> scale, Vector<T> m, Vector<T> (&p)[V]) {
   const Tag<T> d;
 #pragma GCC unroll 16
-  for (int v = 0; v < kExpVectors; ++v) p[v] = hn::Sub(hn::Mul(hn::LoadU(d, s + v * kLanes<T>), scale), m);
+  for (int v = 0; v < V; ++v) p[v] = hn::Sub(hn::Mul(hn::LoadU(d, s + v * kLanes<T>), scale), m);
   if constexpr (kNormal) {
     RaisedExps<0, T>(p);
   } else {
 #pragma GCC unroll 16
-    for (int v = 0; v < kExpVectors; ++v) p[v] = ExpNonPositive<T>(p[v]);
+    for (int v = 0; v < V; ++v) p[v] = ExpNonPositive<T>(p[v]);
   }
 }
 
@@ -99,26 +99,40 @@ struct ForwardSteps {
     auto sum = hn::Zero(d);
     for (int64_t word = span.begin / kWordBits * kWordBits; word < span.end; word += kWordBits) {
       const uint64_t shown = ShownWord(score, r, word);
+      const int64_t end = std::min(word + kWordBits, span.end);
       if (HWY_LIKELY(shown == ~uint64_t{0})) {
         static_assert(kWordBits % (kExpVectors * N) == 0);
         for (int64_t c = word; c < word + kWordBits; c += kExpVectors * N) {
-          Vector<T> p[kExpVectors];
-          ConsecutiveExponentials<kNormal, T>(s + c, scale, m, p);
-#pragma GCC unroll 16
-          for (int v = 0; v < kExpVectors; ++v) {
-            sum = hn::Add(sum, p[v]);
-            hn::StoreU(p[v], d, s + c + v * N);
-          }
+          AddExponentials<kNormal, kExpVectors>(s + c, scale, m, sum);
         }
         continue;
       }
-      for (int64_t c = word; c < std::min(word + kWordBits, span.end); c += N) {
+      for (int64_t c = word; c < end;) {
+        constexpr uint64_t kBoth = kAllLanes<T> << N | kAllLanes<T>;
+        if (c + N < end && (shown >> (c - word) & kBoth) == kBoth) {
+          AddExponentials<kNormal, 2>(s + c, scale, m, sum);
+          c += 2 * N;
+          continue;
+        }
         const auto p = ShownExponentials<kNormal, T>(hn::LoadU(d, s + c), scale, m, LanesOfWord<T>(shown, c - word));
         sum = hn::Add(sum, p);
         hn::StoreU(p, d, s + c);
+        c += N;
       }
     }
     return sum;
+  }
+  /// p of V vectors in place of their scores.
+  template <bool kNormal, int V>
+  static HWY_INLINE void AddExponentials(T* HWY_RESTRICT s, Vector<T> scale, Vector<T> m, Vector<T>& sum) {
+    const Tag<T> d;
+    Vector<T> p[V];
+    ConsecutiveExponentials<kNormal, T>(s, scale, m, p);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) {
+      sum = hn::Add(sum, p[v]);
+      hn::StoreU(p[v], d, s + v * kLanes<T>);
+    }
   }
   /// r p in place of p.
   static HWY_NOINLINE void DropWeights(const TileDropout<T>& dropout, const Score& score, int64_t r, ColumnSpan span) {
