@@ -187,7 +187,8 @@ struct AttentionKernels {
   /// Rows to T, each padded with zeros to `out_stride`. With `found` set, NaN and infinities become 0 and the rows that
   /// hold some are listed there (at most rows.rows of them); returns how many.
   int64_t (*pack_rows)(const StoredRows& rows, T* out, int64_t out_stride, int64_t* found);
-  /// Rows to panels [panel][columns][panel_width], the last one padded with zeros.
+  /// Rows to panels [panel][columns][panel_width], the last one padded with zeros to a whole vector of rows; vectors
+  /// beyond are not written.
   void (*pack_panels)(const StoredRows& rows, T* out);
   /// Rows of `values` [to.rows, values_stride], which hold whole vectors, times their factors, rounded once to where
   /// `to` says. Adding 0 makes -0 a 0: the sum of nothing times a negative factor has the bits of a row that was never
@@ -227,7 +228,7 @@ struct AttentionKernels {
 struct PairKernels {
   /// Rows to pairs along the columns, for a broadcast operand, each padded with zeros to `out_stride` pairs.
   void (*pack_pair_rows)(const StoredRows& rows, BFloat16Pair* out, int64_t out_stride);
-  /// Rows to panels [panel][ceil(columns / 2)][panel_width], the last one padded with zeros.
+  /// Rows to panels [panel][ceil(columns / 2)][panel_width], the last one padded as by pack_panels.
   void (*pack_pair_panels)(const StoredRows& rows, BFloat16Pair* out);
   /// Rows to pairs of rows, for a streamed operand whose inner dimension they are: [ceil(rows / 2)][out_stride], padded
   /// with zeros. Elements that NonFiniteRows speaks of become 0; the rows that hold some are listed in `found` (at most

@@ -126,7 +126,8 @@ void PackPanels(const StoredRows& rows, T* out) {
   for (int64_t first = 0; first < rows.rows; first += W, out += rows.columns * W) {
     const char* data = static_cast<const char*>(rows.data) + first * rows.row_stride * size_of(rows.dtype);
     const int64_t count = std::min(W, rows.rows - first);
-    Stage({data, rows.dtype, rows.column_stride, rows.row_stride, rows.columns, count}, out, W, W);
+    const int64_t padded = (count + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+    Stage({data, rows.dtype, rows.column_stride, rows.row_stride, rows.columns, count}, out, W, padded);
   }
 }
 

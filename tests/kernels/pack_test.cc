@@ -33,7 +33,7 @@ void expect_packed(DType dtype, Layout layout, int64_t rows, int64_t columns) {
   const int64_t panels = (rows + W - 1) / W;
   std::vector<T> panel(static_cast<size_t>(panels * W * columns), T{7});
   set.pack_panels(rows_of(source.view()), panel.data());
-  for (int64_t r = 0; r < panels * W; ++r) {
+  for (int64_t r = 0; r < (rows + set.lanes - 1) / set.lanes * set.lanes; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
       const double expected = r < rows ? element(source.view(), r * columns + c) : 0;
       const int64_t at = (r / W * columns + c) * W + r % W;
