@@ -10,6 +10,7 @@
 // and outputs written once.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -37,6 +38,11 @@ namespace {
 /// Rows of one item: long heads are packed again for each item, so those get more rows to share the packing.
 constexpr int64_t kItemRows = 192;
 constexpr int64_t kLongItemRows = 768;
+/// Rows that a worker takes at a time where heads are short, so that it knows which is next.
+constexpr int64_t kRunRows = 512;
+constexpr int64_t kRunsPerWorker = 8;
+/// Keys of a head at most that are asked for while the one before is computed.
+constexpr int64_t kAheadKeys = 256;
 
 template <class T, class E>
 class ForwardWorker {
@@ -58,8 +64,10 @@ class ForwardWorker {
         block_out_(kForwardTileRows * cache_.value_stride()),
         dropout_(problem, kernels_, kForwardRows, stride_) {}
 
-  void run(const RowItem& item) {
+  /// `next`: the item that this worker will do after this one, if that is known.
+  void run(const RowItem& item, const RowItem* next) {
     load_queries(item);
+    look_ahead(item, next);
     const Sequence& sequence = problem_.sequence(item.b);
     for (int64_t index = 0; index * block_keys_ < sequence.Tk; ++index) {
       for (int64_t r = 0; r < item.rows; r += kForwardRows) {
@@ -76,9 +84,43 @@ class ForwardWorker {
 
  private:
   void load_queries(const RowItem& item) {
-    const int64_t row = problem_.sequence(item.b).q_begin + item.first_row;
-    pack_queries<T>(problem_, stored_rows(problem_.q, item.b, item.h, row, item.rows, problem_.D), q_.get());
+    pack_queries<T>(problem_, query_rows(problem_.q, item, problem_.D), q_.get());
     met_keys_.assign(static_cast<size_t>(ceil_divide(item.rows, kForwardRows)), false);
+  }
+
+  StoredRows query_rows(const Operand& operand, const RowItem& item, int64_t columns) const {
+    return stored_rows(operand, item.b, item.h, problem_.sequence(item.b).q_begin + item.first_row, item.rows, columns);
+  }
+
+  /// What the next item will read and write first, for the tiles of this one to ask for. Only of heads that are short:
+  /// others take long, and fill L2 by themselves.
+  void look_ahead(const RowItem& item, const RowItem* next) {
+    ahead_ = {};
+    if (next == nullptr) return;
+    const Sequence& sequence = problem_.sequence(next->b);
+    if (sequence.Tk > kAheadKeys) return;
+    ahead_.rows[0] = query_rows(problem_.q, *next, problem_.D);
+    ahead_.rows[1] = query_rows(results_.out, *next, problem_.Dv);
+    const int64_t hkv = problem_.kv_head(next->h);
+    if (problem_.cache != nullptr || (next->b == item.b && hkv == problem_.kv_head(item.h))) return;
+    ahead_.rows[2] = stored_rows(problem_.k, next->b, hkv, sequence.k_begin, sequence.Tk, problem_.D);
+    ahead_.rows[3] = stored_rows(problem_.v, next->b, hkv, sequence.k_begin, sequence.Tk, problem_.Dv);
+  }
+
+  /// The share of that for the tile at row r, one of those of the first key block.
+  RowsAhead ahead_of_tile(const RowItem& item, int64_t r, int64_t index) const {
+    RowsAhead share;
+    if (index > 0) return share;
+    const int64_t tiles = ceil_divide(item.rows, kForwardRows);
+    const int64_t number = r / kForwardRows;
+    for (size_t n = 0; n < std::size(ahead_.rows); ++n) {
+      share.rows[n] = ahead_.rows[n];
+      const int64_t first = ahead_.rows[n].rows * number / tiles;
+      share.rows[n].rows = ahead_.rows[n].rows * (number + 1) / tiles - first;
+      share.rows[n].data = static_cast<const char*>(ahead_.rows[n].data) +
+                           first * ahead_.rows[n].row_stride * size_of(ahead_.rows[n].dtype);
+    }
+    return share;
   }
 
   /// Rows [r, r + rows) of the item against key block `index`.
@@ -105,6 +147,7 @@ class ForwardWorker {
     if constexpr (kInPairs<T, E>) tile.weight_sum = weight_sum_.get() + r;
     tile.out = out_.get() + r * tile.v_stride;
     tile.out_stride = tile.v_stride;
+    tile.ahead = ahead_of_tile(item, r, index);
     kernels_of<T, E>().forward_tile(tile);
     count_forward(tile.score, problem_.Dv);
   }
@@ -124,6 +167,7 @@ class ForwardWorker {
   TilePlanner<T> planner_;
   KeyCache<T, E> cache_;
   AlignedArray<E> q_;
+  RowsAhead ahead_;
   AlignedArray<T> m_, l_, weight_sum_, out_;
   AlignedArray<T> scores_, block_out_;
   TileDecisions<T> dropout_;
@@ -147,8 +191,14 @@ void run_forward_in(const Problem& problem, const ForwardResults<T>& results) {
   const int worker_count = parallel_workers(count, threads);
   workers.reserve(static_cast<size_t>(worker_count));
   for (int w = 0; w < worker_count; ++w) workers.emplace_back(problem, buckets, results, longest);
-  parallel_for(count, threads, [&](int64_t index, int worker) {
-    workers[static_cast<size_t>(worker)].run(items[static_cast<size_t>(index)]);
+  const int64_t run = std::max<int64_t>(1, std::min(kRunRows / longest, count / (kRunsPerWorker * worker_count)));
+  parallel_for(ceil_divide(count, run), threads, [&](int64_t number, int worker) {
+    const int64_t last = std::min(count, (number + 1) * run);
+    const int64_t known = worker_count == 1 ? count : last;
+    for (int64_t index = number * run; index < last; ++index) {
+      const RowItem* item = items.data() + index;
+      workers[static_cast<size_t>(worker)].run(*item, index + 1 < known ? item + 1 : nullptr);
+    }
   });
 }
 

@@ -28,6 +28,7 @@
 #include "kernels/forward_scores-inl.h"
 #include "kernels/merge-inl.h"
 #include "kernels/nonfinite-inl.h"
+#include "kernels/read_ahead-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv {
@@ -202,13 +203,14 @@ struct StoreOutputs {
   }
 };
 
-/// O: one product per register tile, over the keys that its rows see.
-template <bool kScaled, class T, class E>
-HWY_INLINE void OutputsOfTile(const ForwardTile<T, E>& tile, const ForwardRows<T>& all) {
+/// O: one product per register tile, over the keys that its rows see. `between()` is called before each.
+template <bool kScaled, class T, class E, class Between>
+HWY_INLINE void OutputsOfTile(const ForwardTile<T, E>& tile, const ForwardRows<T>& all, const Between& between) {
   const ScoreTile<T, E>& score = tile.score;
   const int64_t vectors = tile.v_stride / kLanes<T>;
   const T factor = ForwardSteps<T, E>::OutputFactor(tile.dropout);
   for (int64_t r = 0; r < score.rows; r += kTileRows) {
+    between();
     const int64_t rows = std::min<int64_t>(kTileRows, score.rows - r);
     const int64_t first_step = all.spans[r / kTileRows].begin / kElements<T, E>;
     const int64_t last_step = (all.spans[r / kTileRows].end + kElements<T, E> - 1) / kElements<T, E>;
@@ -252,13 +254,15 @@ template <class T, class E>
 void ForwardOfTile(const ForwardTile<T, E>& tile) {
   static_assert(kTileRows == kForwardTileRows && kForwardRows % kTileRows == 0);
   ForwardRows<T> rows;
-  ScoresOfTileRows<false>(tile.score, rows.lanes, rows.smallest_lanes, rows.spans);
+  AskAhead ahead(tile.ahead, 2 * ((tile.score.rows + kTileRows - 1) / kTileRows));
+  const auto ask = [&] { ahead.Ask(); };
+  ScoresOfTileRows<false>(tile.score, rows.lanes, rows.smallest_lanes, rows.spans, ask);
   WeightsOfTile(tile.score, tile.dropout, rows);
   MergeTileSums(tile, rows);
   if (kInPairs<T, E> && HWY_UNLIKELY(tile.dropout.kept != nullptr)) {
-    OutputsOfTile<kInPairs<T, E>>(tile, rows);
+    OutputsOfTile<kInPairs<T, E>>(tile, rows, ask);
   } else {
-    OutputsOfTile<false>(tile, rows);
+    OutputsOfTile<false>(tile, rows, ask);
   }
 }
 

@@ -83,6 +83,11 @@ inline constexpr int64_t kForwardRows = 48;
 /// Rows that meet keys and values together, in one register tile.
 inline constexpr int64_t kForwardTileRows = 6;
 
+/// Rows that are read or written soon, asked for while a tile is computed.
+struct RowsAhead {
+  StoredRows rows[4] = {};
+};
+
 /// One block's triple (m, l, O) from zero, merged into the running triples of the rows.
 template <class T, class E = T>
 struct ForwardTile {
@@ -98,6 +103,7 @@ struct ForwardTile {
   T* weight_sum;  ///< [rows], in pairs: as Triples has it
   T* out;         ///< [rows, out_stride], v_stride columns of each
   int64_t out_stride;
+  RowsAhead ahead = {};
 };
 
 /// Triples (m, l, O) of some rows.

