@@ -55,7 +55,7 @@ class ForwardWorker {
         stride_(round_up(std::min(block_keys_, longest_keys(problem)), kernels_.panel_width)),
         planner_(problem, buckets, kernels_, kForwardRows, stride_),
         cache_(problem, kernels_, block_keys_, true),
-        q_(item_rows * width_in<T, E>(problem.D)),
+        packed_q_(item_rows * width_in<T, E>(problem.D)),
         m_(item_rows),
         l_(item_rows),
         weight_sum_(kInPairs<T, E> ? item_rows : 0),
@@ -84,7 +84,12 @@ class ForwardWorker {
 
  private:
   void load_queries(const RowItem& item) {
-    pack_queries<T>(problem_, query_rows(problem_.q, item, problem_.D), q_.get());
+    const StoredRows rows = query_rows(problem_.q, item, problem_.D);
+    queries_ = packed_q_.get();
+    if constexpr (!kInPairs<T, E>) {
+      if (lies_as_packed<T>(rows, problem_.D) && problem_.scale >= 0) queries_ = static_cast<const T*>(rows.data);
+    }
+    if (queries_ == packed_q_.get()) pack_queries<T>(problem_, rows, packed_q_.get());
     met_keys_.assign(static_cast<size_t>(ceil_divide(item.rows, kForwardRows)), false);
   }
 
@@ -132,7 +137,7 @@ class ForwardWorker {
     if (cover.empty()) return;
     const PackedKeyBlock<E>& block = cache_.block(item.b, problem_.kv_head(item.h), index);
     ForwardTile<T, E> tile{};
-    const E* q = q_.get() + r * width_in<T, E>(problem_.D);
+    const E* q = queries_ + r * width_in<T, E>(problem_.D);
     tile.score = score_tile<T, E>(problem_, cover, q, range.rows, block.keys, {scores_.get(), stride_});
     tile.v = block.values;
     tile.v_stride = cache_.value_stride();
@@ -166,7 +171,8 @@ class ForwardWorker {
   int64_t stride_;  ///< of scores: a block, or less where no sequence fills one
   TilePlanner<T> planner_;
   KeyCache<T, E> cache_;
-  AlignedArray<E> q_;
+  AlignedArray<E> packed_q_;
+  const E* queries_ = nullptr;  ///< of the item: packed, or where they are stored
   RowsAhead ahead_;
   AlignedArray<T> m_, l_, weight_sum_, out_;
   AlignedArray<T> scores_, block_out_;

@@ -40,7 +40,7 @@ KeyCache<T, E>::KeyCache(const Problem& problem, const AttentionKernels<T>& kern
   const int64_t blocks = std::min(ceil_divide(longest_keys(problem), block_keys), most_blocks);
   const int64_t bytes = std::max<int64_t>(slot_elements_ * static_cast<int64_t>(sizeof(E)), 1);
   const int64_t slots = std::clamp<int64_t>(kBudget / bytes, 1, std::max<int64_t>(blocks, 1));
-  memory_ = AlignedArray<E>(slots * slot_elements_);
+  memory_ = AlignedArray<E>(slots * slot_elements_, kUninitialised);
   nonfinite_rows_ = AlignedArray<int64_t>(slots * block_keys);
   slots_.resize(static_cast<size_t>(slots));
 }
@@ -88,6 +88,14 @@ void KeyCache<T, E>::pack(Slot& slot, int64_t slot_number) {
       problem_.cache != nullptr
           ? problem_.cache->value_rows(problem_.cache->block(slot.b, slot.index), slot.hkv, keys)
           : stored_rows(problem_.v, slot.b, slot.hkv, sequence.k_begin + first, keys, problem_.Dv);
+  if constexpr (!kInPairs<T, E>) {
+    if (lies_as_packed<T>(stored, value_stride_) &&
+        kernels_.all_finite(static_cast<const T*>(stored.data), keys * value_stride_)) {
+      slot.packed.nonfinite = {};
+      slot.packed.values = static_cast<const T*>(stored.data);
+      return;
+    }
+  }
   E* values = packed_keys + round_up(keys, kernels_.panel_width) * width_in<T, E>(problem_.D);
   int64_t* found = nonfinite_rows_.get() + slot_number * block_keys_;
   slot.packed.nonfinite = pack_streamed_rows(stored, values, value_stride_, found);

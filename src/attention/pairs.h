@@ -65,6 +65,13 @@ inline NonFiniteRows pack_streamed_rows(const StoredRows& rows, BFloat16Pair* ou
   return {rows, found, kernels().bf16->pack_row_pairs(rows, out, stride, found)};
 }
 
+/// True when rows lie in memory as they would be packed with this stride.
+template <class T>
+bool lies_as_packed(const StoredRows& rows, int64_t stride) {
+  return rows.dtype == DTypeOf<T>::value && rows.column_stride == 1 && rows.row_stride == stride &&
+         rows.columns == stride;
+}
+
 /// Queries, negated under a negative scale: kernels know none.
 template <class T, class E>
 void pack_queries(const Problem& problem, const StoredRows& rows, E* out) {

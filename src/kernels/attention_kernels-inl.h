@@ -61,6 +61,7 @@ constexpr AttentionKernels<T> MakeAttentionKernels() {
       .merge_rows = MergeRows<T>,
       .backward_tile = BackwardOfTile<T>,
       .query_gradients = QueryGradients<T>,
+      .all_finite = AllFinite<T>,
       .exp = ExpOfArray<T>,
       .tanh = TanhOfArray<T>,
   };

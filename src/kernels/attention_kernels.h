@@ -224,6 +224,8 @@ struct AttentionKernels {
   void (*backward_tile)(const BackwardTile<T>& tile);
   /// d_q of a tile that backward_tile has just left.
   void (*query_gradients)(const BackwardTile<T>& tile);
+  /// True when none of n elements, whole vectors of them, is NaN or infinite.
+  bool (*all_finite)(const T* values, int64_t n);
   /// y[i] = exp(x[i]) for x <= 0, and tanh(x[i]).
   void (*exp)(const T* x, T* y, int64_t n);
   void (*tanh)(const T* x, T* y, int64_t n);

@@ -72,15 +72,27 @@ HWY_INLINE void WidenAnyRow(const StoredRows& rows, int64_t row, T* HWY_RESTRICT
   }
 }
 
+/// x - x is 0 for finite x, else NaN. In four sums, which do not wait for each other.
 template <class T>
-HWY_INLINE bool AllFinite(const T* HWY_RESTRICT row, int64_t columns) {
+bool AllFinite(const T* HWY_RESTRICT values, int64_t n) {
   const Tag<T> d;
-  auto sum = hn::Zero(d);  // x - x is 0 for finite x, else NaN
-  for (int64_t c = 0; c < columns; c += kLanes<T>) {
-    const auto x = hn::LoadU(d, row + c);
-    sum = hn::Add(sum, hn::Sub(x, x));
+  constexpr int64_t N = kLanes<T>;
+  Vector<T> sum[4];
+  for (auto& s : sum) s = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + 4 * N <= n; i += 4 * N) {
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < 4; ++v) {
+      const auto x = hn::LoadU(d, values + i + v * N);
+      sum[v] = hn::Add(sum[v], hn::Sub(x, x));
+    }
   }
-  return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
+  for (; i < n; i += N) {
+    const auto x = hn::LoadU(d, values + i);
+    sum[0] = hn::Add(sum[0], hn::Sub(x, x));
+  }
+  const auto all = hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3]));
+  return hn::AllTrue(d, hn::Eq(all, hn::Zero(d)));
 }
 
 /// Rows to T, padded with zeros. Whole vectors are written where rows are made of them.
