@@ -189,48 +189,39 @@ struct XlaCall {
   }
 
   void backward() const {
-    const auto gradient = [&](const char* name) { return buffers.out(name); };
     attention_backward(q, k, v, options, state(), {buffers.in("d_out"), buffers.in("d_lse")},
-                       {.q = gradient("q"),
-                        .k = gradient("k"),
-                        .v = gradient("v"),
-                        .bias = gradient("bias"),
-                        .slopes = gradient("slopes"),
-                        .table = gradient("table"),
-                        .sinks = gradient("sinks")});
+                       gradients<AttentionGradients>());
   }
 
   void jvp() const {
-    const auto tangent = [&](const char* name) { return buffers.in(name); };
-    attention_jvp(q, k, v, options, state(),
-                  {.q = tangent("t_q"),
-                   .k = tangent("t_k"),
-                   .v = tangent("t_v"),
-                   .bias = tangent("t_bias"),
-                   .slopes = tangent("t_slopes"),
-                   .table = tangent("t_table"),
-                   .sinks = tangent("t_sinks")},
-                  buffers.out("t_out"), buffers.out("t_lse"));
+    attention_jvp(q, k, v, options, state(), tangents<AttentionTangents>(), buffers.out("t_out"), buffers.out("t_lse"));
   }
 
   void second_order() const {
-    const auto cotangent = [&](const char* name) { return buffers.in(name); };
-    const auto gradient = [&](const char* name) { return buffers.out(name); };
     attention_second_order(q, k, v, options, state(), {buffers.in("d_out"), buffers.in("d_lse")},
-                           {.q = cotangent("t_q"),
-                            .k = cotangent("t_k"),
-                            .v = cotangent("t_v"),
-                            .bias = cotangent("t_bias"),
-                            .slopes = cotangent("t_slopes"),
-                            .table = cotangent("t_table"),
-                            .sinks = cotangent("t_sinks")},
-                           {.q = gradient("q"),
-                            .k = gradient("k"),
-                            .v = gradient("v"),
-                            .bias = gradient("bias"),
-                            .slopes = gradient("slopes"),
-                            .table = gradient("table"),
-                            .sinks = gradient("sinks")});
+                           tangents<AttentionCotangents>(), gradients<AttentionSecondGradients>());
+  }
+
+  template <class Gradients>
+  Gradients gradients() const {
+    return {.q = buffers.out("q"),
+            .k = buffers.out("k"),
+            .v = buffers.out("v"),
+            .bias = buffers.out("bias"),
+            .slopes = buffers.out("slopes"),
+            .table = buffers.out("table"),
+            .sinks = buffers.out("sinks")};
+  }
+
+  template <class Tangents>
+  Tangents tangents() const {
+    return {.q = buffers.in("t_q"),
+            .k = buffers.in("t_k"),
+            .v = buffers.in("t_v"),
+            .bias = buffers.in("t_bias"),
+            .slopes = buffers.in("t_slopes"),
+            .table = buffers.in("t_table"),
+            .sinks = buffers.in("t_sinks")};
   }
 };
 
