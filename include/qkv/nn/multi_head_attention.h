@@ -74,6 +74,7 @@ void multi_head_attention_append(const TensorView& memory, const TensorView& mem
 /// y = out(attention(q(x), cache)) + residual. With a causal mask (top_left or bottom_right, here the same), a window,
 /// slopes or a table, the rows of a sequence are its last positions, those just appended; offsets are refused. Tensors
 /// with an axis of keys have cache.longest() of them. With query_starts, tensors with an axis of queries are refused.
+/// Without any of those that know positions, dropout takes the rows of a call for the first of their sequences.
 void multi_head_attention_cached(const TensorView& x, const MultiHeadAttention& parameters,
                                  const MultiHeadAttentionOptions& options, const KeyValueCache& cache,
                                  const MutableTensorView& y);
