@@ -7,7 +7,7 @@
 #include "cli/generate_text.h"
 #include "cli/token_ids.h"
 #include "cli/verbs.h"
-#include "qkv/generate/generation_config.h"
+#include "qkv/generate/generate_request.h"
 #include "qkv/support/error.h"
 
 namespace qkv::cli {
@@ -27,48 +27,52 @@ void add_prompt_options(CLI::App& verb, Call& call) {
 }
 
 void add_choice_options(CLI::App& verb, Call& call) {
-  GenerateOptions& options = call.generate.options;
+  GenerateRequest& request = call.generate.request;
   const char* group = "Which tokens come";
-  const auto fraction = [&](const char* flag, const char* help, double& target) {
+  const auto fraction = [&](const char* flag, const char* help, auto& target) {
     add_value(verb, call, flag, "X", help, [flag, &target](const std::string& text) {
-      target = parse_number(flag, text);
-      require(target >= 0 && target <= 1, flag, ": expected a number from 0 to 1, got '", text, "'");
+      const double value = parse_number(flag, text);
+      require(value >= 0 && value <= 1, flag, ": expected a number from 0 to 1, got '", text, "'");
+      target = value;
     })->group("Which tokens come");
   };
   add_value(verb, call, "--temperature", "X", "draw from logits divided by X; 0, the default, takes the largest",
             [&](const std::string& text) {
-              options.sampling.temperature = parse_number("--temperature", text);
-              require(options.sampling.temperature >= 0, "--temperature: expected a number of at least 0, got '", text,
+              request.sampling.temperature = parse_number("--temperature", text);
+              require(request.sampling.temperature >= 0, "--temperature: expected a number of at least 0, got '", text,
                       "'");
             })
       ->group(group);
   add_value(verb, call, "--top-k", "N", "draw from the N most probable tokens; 0 from all",
-            [&](const std::string& text) { options.sampling.top_k = parse_integer("--top-k", text, 0); })
+            [&](const std::string& text) { request.sampling.top_k = parse_integer("--top-k", text, 0); })
       ->group(group);
-  fraction("--top-p", "draw from the most probable tokens that make up X", options.sampling.top_p);
-  fraction("--min-p", "draw from tokens at least X times as probable as the first", options.sampling.min_p);
+  fraction("--top-p", "draw from the most probable tokens that make up X", request.sampling.top_p);
+  fraction("--min-p", "draw from tokens at least X times as probable as the first", request.min_p);
   add_value(verb, call, "--seed", "N", "which draws (default 0)", [&](const std::string& text) {
-    options.sampling.seed = parse_seed("--seed", text);
+    request.sampling.seed = parse_seed("--seed", text);
   })->group(group);
   add_value(verb, call, "--repetition-penalty", "X", "makes tokens that were there less likely; 1 is off",
             [&](const std::string& text) {
-              options.rules.repetition_penalty = parse_number("--repetition-penalty", text);
-              require(options.rules.repetition_penalty > 0, "--repetition-penalty: expected a positive number, got '",
-                      text, "'");
+              request.repetition_penalty = parse_number("--repetition-penalty", text);
+              require(*request.repetition_penalty > 0, "--repetition-penalty: expected a positive number, got '", text,
+                      "'");
             })
       ->group(group);
   add_value(verb, call, "--beams", "N", "search with N beams instead", [&](const std::string& text) {
-    options.beams.beams = parse_integer("--beams", text, 1, 1 << 16);
+    request.beams = parse_integer("--beams", text, 1, 1 << 16);
   })->group(group);
   add_value(verb, call, "--draft", "DIR", "a smaller model that proposes tokens; the result is the same",
-            [&](const std::string& text) { call.generate.draft = text; })
+            [&](const std::string& text) {
+              call.generate.draft = text;
+              request.has_draft = true;
+            })
       ->group(group);
 }
 
 void add(CLI::App& verb, Call& call) {
   add_prompt_options(verb, call);
   add_value(verb, call, "--max-tokens", "N", "new tokens at most", [&](const std::string& text) {
-    call.generate.options.max_tokens = parse_integer("--max-tokens", text, 0, int64_t{1} << 40);
+    call.generate.request.max_tokens = parse_integer("--max-tokens", text, 0, int64_t{1} << 40);
   })->required();
   verb.add_option("--stop", call.generate.stops, "end before this text; may be given more than once")
       ->type_name("TEXT")
@@ -82,36 +86,10 @@ void check_generate(const Call& call) {
   for (const char* flag : {"--prompt", "--prompt-file", "--tokens", "--prompts"}) sources += call.has(flag) ? 1 : 0;
   require(sources == 1, "expected one of --prompt, --prompt-file, --tokens and --prompts, got ",
           sources == 0 ? "none" : "several");
-  const GenerateOptions& options = call.generate.options;
-  if (options.beams.beams == 1) return;
-  require(options.sampling.temperature == 0, "--beams and --temperature exclude each other: beams are not drawn");
+  const GenerateRequest& request = call.generate.request;
+  if (request.beams.value_or(1) == 1) return;
+  require(request.sampling.temperature == 0, "--beams and --temperature exclude each other: beams are not drawn");
   require(!call.has("--draft"), "--beams and --draft exclude each other: a draft proposes for one sequence");
-}
-
-/// What the folder says about generation, as far as the command line leaves it open.
-void apply_config(const Call& call, const GenerationConfig& config, GenerateOptions& options) {
-  const double penalty = options.rules.repetition_penalty;
-  options.rules = config.rules;
-  if (call.has("--repetition-penalty")) options.rules.repetition_penalty = penalty;
-  options.end_tokens = config.end_tokens;
-  options.decoder_start_token = config.decoder_start_token;
-  const int64_t beams = call.has("--beams") ? options.beams.beams : config.beams.beams;
-  options.beams = config.beams;
-  options.beams.beams = beams;
-  const bool draws = options.sampling.temperature > 0;
-  if (beams > 1 && !call.has("--beams")) {
-    require(!draws && !call.has("--draft"), config.name, ": num_beams ", beams, " and ",
-            draws ? "--temperature" : "--draft", " exclude each other; --beams 1 searches nothing");
-  }
-  if (draws) {
-    if (!call.has("--min-p")) options.sampling.min_p = config.min_p.value_or(0);
-    if (!config.unsupported_sampling.empty()) {
-      fail(config.name, ": ", config.unsupported_sampling.front(), " is not supported with --temperature");
-    }
-  }
-  if (beams > 1 && !config.unsupported_beams.empty()) {
-    fail(config.name, ": ", config.unsupported_beams.front(), " is not supported with beams");
-  }
 }
 
 std::vector<uint32_t> read_prompt_ids(const std::string& where, const std::string& text, const ModelConfig& model) {
@@ -152,16 +130,8 @@ std::vector<std::vector<uint32_t>> read_prompts(const Call& call, const ModelCon
   }
   const bool from_file = call.has("--prompt-file");
   const std::string where = from_file ? asked.prompt_file : "--prompt";
-  std::vector<uint32_t> ids;
-  try {
-    ids = tokenizer->encode(from_file ? read_file(asked.prompt_file) : asked.prompt, {.offsets = false}).ids;
-  } catch (const SystemError&) {
-    throw;
-  } catch (const Error& error) {
-    fail(where, ": ", error.what());
-  }
-  if (ids.empty() && config.begin_token) ids.push_back(*config.begin_token);
-  require(!ids.empty(), where, ": the text has no tokens, and ", config.name, " has no bos_token_id to begin with");
+  const std::string text = from_file ? read_file(asked.prompt_file) : asked.prompt;
+  const std::vector<uint32_t> ids = prompt_tokens(text, *tokenizer, config, where);
   for (const uint32_t id : ids) {
     require(id < model.vocabulary, where, ": token ", id, " of tokenizer.json is not in the model's vocabulary of ",
             model.vocabulary);
@@ -185,12 +155,11 @@ void report(const Call& call, const Generation& result, const std::optional<std:
 void run(const Call& call) {
   check_generate(call);
   use_target(call);
-  GenerateOptions options = call.generate.options;
   const ModelConfig model_config = read_model_config(call.model + "/config.json");
   require(model_config.has_decoder(), call.model, ": ", model_config.model_type,
           " is an encoder, which generates nothing");
   const GenerationConfig config = read_generation_config(call.model, model_config);
-  apply_config(call, config, options);
+  GenerateOptions options = options_of(call.generate.request, config);
   std::vector<std::string> stops = config.stops;
   stops.insert(stops.end(), call.generate.stops.begin(), call.generate.stops.end());
 

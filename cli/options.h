@@ -10,7 +10,7 @@
 #include "cli/numbers.h"
 #include "cli/problem_file.h"
 #include "qkv/attention.h"
-#include "qkv/generate/generate.h"
+#include "qkv/generate/generate_request.h"
 
 namespace qkv::cli {
 
@@ -29,7 +29,7 @@ struct GenerateCall {
   std::string prompt, prompt_file, tokens, prompts;  ///< one of them
   std::string draft;                                 ///< a folder
   std::vector<std::string> stops;
-  GenerateOptions options;
+  GenerateRequest request;
 };
 
 /// What a command line says to `search`.

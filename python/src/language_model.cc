@@ -32,11 +32,12 @@ const GenerationConfig& LanguageModel::generation() const {
 }
 
 std::vector<uint32_t> LanguageModel::prompt(const std::string& text) const {
-  std::vector<uint32_t> ids = needed_tokenizer().encode(text, {.offsets = false}).ids;
-  if (ids.empty() && generation().begin_token) ids.push_back(*generation().begin_token);
-  require(!ids.empty(), "generate: the prompt has no tokens, and ", generation().name,
-          " has no bos_token_id to begin with");
-  return ids;
+  return prompt_tokens(text, needed_tokenizer(), generation(), "generate");
+}
+
+std::vector<std::string> LanguageModel::stops(std::vector<std::string> own) const {
+  own.insert(own.end(), generation().stops.begin(), generation().stops.end());
+  return own;
 }
 
 Tensor LanguageModel::embed(const std::vector<std::string>& texts) const {
@@ -48,32 +49,10 @@ Tensor LanguageModel::embed(const std::vector<std::string>& texts) const {
   return separate_embedder_->embed(texts);
 }
 
-GenerateOptions LanguageModel::generate_options(GenerateCall& call) const {
+GenerateOptions LanguageModel::options_of(const GenerateRequest& request) const {
   require(transformer().config().has_decoder(), "generate: ", transformer().config().model_type,
           " is an encoder and generates nothing");
-  const GenerationConfig& config = generation();
-  GenerateOptions options;
-  options.max_tokens = call.max_tokens;
-  options.sampling = call.sampling;
-  options.rules = config.rules;
-  if (call.repetition_penalty) options.rules.repetition_penalty = *call.repetition_penalty;
-  options.end_tokens = config.end_tokens;
-  options.decoder_start_token = config.decoder_start_token;
-  options.beams = config.beams;
-  if (call.beams) options.beams.beams = *call.beams;
-  const bool draws = call.sampling.temperature > 0;
-  if (call.min_p) {
-    options.sampling.min_p = *call.min_p;
-  } else if (draws) {
-    options.sampling.min_p = config.min_p.value_or(0);
-  }
-  require(!draws || config.unsupported_sampling.empty(), config.name, ": ",
-          config.unsupported_sampling.empty() ? "" : config.unsupported_sampling.front(),
-          " is not supported with a temperature");
-  require(options.beams.beams <= 1 || config.unsupported_beams.empty(), config.name, ": ",
-          config.unsupported_beams.empty() ? "" : config.unsupported_beams.front(), " is not supported with beams");
-  call.stops.insert(call.stops.end(), config.stops.begin(), config.stops.end());
-  return options;
+  return qkv::options_of(request, generation());
 }
 
 }  // namespace qkv::python

@@ -7,21 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "qkv/generate/generate.h"
-#include "qkv/generate/generation_config.h"
+#include "qkv/generate/generate_request.h"
 #include "qkv/models/sentence_embedder.h"
 #include "qkv/text/tokenizer.h"
 
 namespace qkv::python {
-
-/// What a call of generate asks for; absent values are the folder's.
-struct GenerateCall {
-  SamplingOptions sampling;
-  int64_t max_tokens = 0;
-  std::optional<double> min_p, repetition_penalty;
-  std::optional<int64_t> beams;
-  std::vector<std::string> stops;
-};
 
 /// A model's folder: the model, and what else is there. Const calls may run in several threads at once.
 class LanguageModel {
@@ -35,8 +25,10 @@ class LanguageModel {
   /// The tokens of a prompt; of an empty one the token that the folder says it begins with.
   std::vector<uint32_t> prompt(const std::string& text) const;
   Tensor embed(const std::vector<std::string>& texts) const;
-  /// `call` as options, with what the folder says about the rest; its stop texts join those of `call`.
-  GenerateOptions generate_options(GenerateCall& call) const;
+  /// A request with what the folder says about the rest; throws Error for an encoder.
+  GenerateOptions options_of(const GenerateRequest& request) const;
+  /// Stop texts of a caller, with those of the folder.
+  std::vector<std::string> stops(std::vector<std::string> own) const;
 
  private:
   const GenerationConfig& generation() const;

@@ -130,10 +130,10 @@ class Listener {
   bool streams_ = true;
 };
 
-nb::list generate_from(const LanguageModel& model, const std::vector<Ids>& prompts, GenerateCall call,
-                       const LanguageModel* draft, nb::handle on_piece) {
-  GenerateOptions options = model.generate_options(call);
-  Listener listener(on_piece, model, call.stops, prompts.size());
+nb::list generate_from(const LanguageModel& model, const std::vector<Ids>& prompts, const GenerateRequest& request,
+                       const std::vector<std::string>& stops, const LanguageModel* draft, nb::handle on_piece) {
+  GenerateOptions options = model.options_of(request);
+  Listener listener(on_piece, model, model.stops(stops), prompts.size());
   listener.watch(options);
   std::vector<Generation> generations;
   run([&] {
@@ -178,12 +178,12 @@ void add_transformer(nb::module_& module) {
           "generate",
           [](const LanguageModel& model, const std::vector<Ids>& prompts, int64_t max_tokens, double temperature,
              int64_t top_k, double top_p, std::optional<double> min_p, std::optional<double> repetition_penalty,
-             uint64_t seed, std::optional<int64_t> beams, std::vector<std::string> stop, const LanguageModel* draft,
-             nb::handle on_piece) {
+             uint64_t seed, std::optional<int64_t> beams, const std::vector<std::string>& stop,
+             const LanguageModel* draft, nb::handle on_piece) {
             const SamplingOptions sampling{.temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = seed};
             return generate_from(model, prompts,
-                                 {sampling, max_tokens, min_p, repetition_penalty, beams, std::move(stop)}, draft,
-                                 on_piece);
+                                 {max_tokens, sampling, min_p, repetition_penalty, beams, draft != nullptr}, stop,
+                                 draft, on_piece);
           },
           nb::arg("prompts"), nb::kw_only(), nb::arg("max_tokens"), nb::arg("temperature"), nb::arg("top_k"),
           nb::arg("top_p"), nb::arg("min_p").none(), nb::arg("repetition_penalty").none(), nb::arg("seed"),

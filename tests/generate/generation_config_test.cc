@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "qkv/generate/generation_config.h"
+#include "qkv/generate/generate_request.h"
 
 #include <gtest/gtest.h>
 
@@ -114,6 +114,45 @@ TEST(GenerationConfig, WhatMattersOnlyWhenSamplingOrWithBeamsIsKeptForThat) {
   EXPECT_EQ(config.unsupported_sampling, std::vector<std::string>{"typical_p 0.9"});
   EXPECT_EQ(config.unsupported_beams, std::vector<std::string>{"renormalize_logits true"});
   EXPECT_TRUE(parse(R"({"typical_p": 1.0, "renormalize_logits": false})").unsupported_sampling.empty());
+}
+
+TEST(GenerateRequest, TakesFromTheFolderWhatItLeavesOpen) {
+  const GenerationConfig config = parse(R"({"repetition_penalty": 2.0, "min_p": 0.25, "length_penalty": 3.0,
+    "eos_token_id": 4, "suppress_tokens": [7]})");
+  GenerateOptions options = options_of({.max_tokens = 9}, config);
+  EXPECT_EQ(options.max_tokens, 9);
+  EXPECT_EQ(options.rules.repetition_penalty, 2);
+  EXPECT_EQ(options.rules.suppressed, (std::vector<uint32_t>{7}));
+  EXPECT_EQ(options.end_tokens, (std::vector<uint32_t>{4}));
+  EXPECT_EQ(options.beams.beams, 1);
+  EXPECT_EQ(options.sampling.min_p, 0);
+  const SamplingOptions draws{.temperature = 0.5, .top_k = 3};
+  options = options_of({.sampling = draws}, config);
+  EXPECT_EQ(options.sampling.top_k, 3);
+  EXPECT_EQ(options.sampling.min_p, 0.25);
+  options = options_of({.sampling = draws, .min_p = 0.0, .repetition_penalty = 1.0}, config);
+  EXPECT_EQ(options.sampling.min_p, 0);
+  EXPECT_TRUE(options.rules.repetition_penalty == 1 && options.rules.suppressed.size() == 1);
+  options = options_of({.beams = 2}, config);
+  EXPECT_EQ(options.beams.beams, 2);
+  EXPECT_EQ(options.beams.length_penalty, 3);
+}
+
+TEST(GenerateRequest, BeamsOfTheFolderAreNotDrawn) {
+  const GenerationConfig config = parse(R"({"num_beams": 3})");
+  EXPECT_EQ(options_of({}, config).beams.beams, 3);
+  const auto message = [&](const GenerateRequest& request) {
+    try {
+      options_of(request, config);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const GenerateRequest drawn{.sampling = {.temperature = 1}}, drafted{.has_draft = true};
+  EXPECT_NE(message(drawn).find("num_beams 3 and a temperature exclude each other; asking for 1"), std::string::npos);
+  EXPECT_NE(message(drafted).find("num_beams 3 and a draft exclude each other"), std::string::npos);
+  EXPECT_EQ(message({.sampling = {.temperature = 1}, .beams = 1}), "");
 }
 
 TEST(GenerationConfig, AnUnknownKeyIsRefused) {
