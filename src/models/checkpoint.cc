@@ -138,7 +138,7 @@ void Checkpoint::unify_copies(const std::string& name, const std::vector<std::st
     if (copy == tensors_.end()) continue;
     if (const auto first = tensors_.find(name); first != tensors_.end()) {
       require(same_content(first->second.view(), copy->second.view()), where_, ": tensor ", in_quotes(other),
-              ": expected a copy of ", in_quotes(name), ", to which config.json ties it; got something else");
+              ": expected a copy of ", in_quotes(name), ", with which it is one parameter; got something else");
     } else {
       tensors_.emplace(name, copy->second);
       file_names_[name] = file_names_[other];

@@ -18,9 +18,16 @@ constexpr HeadNames kDistilBertHead{"vocab_transform", "vocab_layer_norm", "voca
 constexpr const char* kEmbedding = "embeddings.word_embeddings.weight";
 
 void bind_mask_head(Checkpoint& checkpoint, const ModelConfig& config, const HeadNames& names, ModelWeights& weights) {
-  const std::string decoder = names.decoder, bias = names.bias;
+  const std::string decoder = names.decoder;
   if (config.tied_head) checkpoint.unify_copies(kEmbedding, {decoder + ".weight"});
-  if (bias != decoder + ".bias") checkpoint.unify_copies(bias, {decoder + ".bias"});
+  // Where nothing is tied the decoder may have a bias of its own, beside one that is not used.
+  const bool own_bias = !config.tied_head && checkpoint.has(decoder + ".bias", false);
+  const std::string bias = own_bias ? decoder + ".bias" : names.bias;
+  if (own_bias) {
+    checkpoint.keep({names.bias});
+  } else if (bias != decoder + ".bias") {
+    checkpoint.unify_copies(bias, {decoder + ".bias"});
+  }
   weights.embedding = checkpoint.take(kEmbedding, {config.vocabulary, config.width});
   weights.has_head = checkpoint.has(std::string(names.dense) + ".weight");
   if (!weights.has_head) return checkpoint.keep({names.bias});

@@ -201,6 +201,19 @@ TEST(Checkpoint, TiedCopiesMustBeCopies) {
   EXPECT_NE(error_of(config, all).find("\"lm_head.weight\": expected a copy of \"wte.weight\""), std::string::npos);
 }
 
+TEST(Checkpoint, TheDecodersOwnBiasCountsWhereNothingIsTied) {
+  ModelConfig config = tiny_model("bert").config();
+  config.tied_head = false;
+  Tensors all = tensors_of(config);
+  const std::string expected = bytes(logits(Transformer::from_tensors(config, all, {}, "model")));
+  all["cls.predictions.decoder.bias"] = all["cls.predictions.bias"];
+  all["cls.predictions.bias"] = Tensor(DType::f32, {61});
+  EXPECT_EQ(bytes(logits(Transformer::from_tensors(config, all, {}, "model"))), expected);
+  config.tied_head = true;
+  all.erase("cls.predictions.decoder.weight");
+  EXPECT_NE(error_of(config, all).find("\"cls.predictions.decoder.bias\": expected a copy of"), std::string::npos);
+}
+
 TEST(Checkpoint, OldNamesOfNorms) {
   const ModelConfig config = tiny_model("bert").config();
   Tensors all = tensors_of(config), old;
