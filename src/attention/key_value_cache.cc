@@ -75,14 +75,14 @@ std::vector<std::shared_ptr<KeyValueBlock>> writable_blocks(const Storage& stora
 template <class E>
 void write_keys(const Storage& storage, const Operand& k, int64_t b, int64_t head, int64_t from, int64_t at,
                 int64_t count, char* panels) {
+  constexpr int64_t kParts = sizeof(E) == 2 ? 2 : 1;  // elements of a word; a constant, or each would be divided by it
   const int64_t W = storage.panel_width;
-  const int64_t parts = storage.word_size / static_cast<int64_t>(sizeof(E));
   for (int64_t n = 0; n < count; ++n) {
     const int64_t lane = (at + n) % W;
-    E* out = reinterpret_cast<E*>(panels) + ((at + n - lane) * storage.words + lane) * parts;
+    E* out = reinterpret_cast<E*>(panels) + ((at + n - lane) * storage.words + lane) * kParts;
     const E* in = static_cast<const E*>(k.at(b, head, from + n, 0));
-    if (storage.D % parts != 0) out[storage.words * W * parts - W * parts + 1] = E{0};
-    for (int64_t c = 0; c < storage.D; ++c) out[c / parts * W * parts + c % parts] = in[c * k.stride[3]];
+    if (storage.D % kParts != 0) out[storage.words * W * kParts - W * kParts + 1] = E{0};
+    for (int64_t c = 0; c < storage.D; ++c) out[c / kParts * W * kParts + c % kParts] = in[c * k.stride[3]];
   }
 }
 
