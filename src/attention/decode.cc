@@ -112,8 +112,8 @@ class HeadWorker {
         l_(rows),
         weight_sum_(kInPairs<T, E> ? rows : 0),
         out_(rows * value_stride_),
-        scores_(std::min(rows, kForwardRows) * stride_),
-        block_out_(kForwardTileRows * value_stride_),
+        scores_(std::min(rows, kForwardRows) * stride_, kUninitialised),
+        block_out_(kForwardTileRows * value_stride_, kUninitialised),
         dropout_(problem, kernels_, std::min(rows, kForwardRows), stride_) {}
 
   void load_queries(const HeadItem& item) {
@@ -266,6 +266,7 @@ KeyRange visible_blocks(const Problem& problem, int64_t b, int64_t block_keys) {
 /// that nobody waits long for his turn.
 std::vector<HeadItem> cut_heads(const Problem& problem, const std::vector<KeyRange>& blocks, bool split) {
   std::vector<HeadItem> items;
+  items.reserve(static_cast<size_t>(problem.B * problem.Hkv));
   bool more = true;
   for (int64_t step = 0; more; ++step) {
     more = false;
