@@ -5,10 +5,12 @@ import json
 
 import numpy as np
 import pytest
-import torch
-import transformers as hf
-from model_families import (DECODERS, ENCODER_DECODERS, ENCODERS, FAMILIES, VOCABULARY, all_in_f64, in_f64,
-                            random_model)
+
+torch = pytest.importorskip("torch")
+hf = pytest.importorskip("transformers")
+
+from model_families import (DECODERS, ENCODER_DECODERS, ENCODERS, FAMILIES, VOCABULARY, all_in_f64,  # noqa: E402
+                            in_f64, random_model)
 
 EPSILON = 2.0**-23
 
