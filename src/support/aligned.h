@@ -29,8 +29,13 @@ class AlignedArray {
     if (count == 0) return;
     const int64_t bytes = round_up(checked_multiply(count, static_cast<int64_t>(sizeof(T)), "scratch"), kAlignment);
     const int64_t alignment = bytes < kHugePage ? kAlignment : kHugePage;
-    data_.reset(static_cast<T*>(std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(bytes))));
-    if (!data_) throw SystemError(concat("memory: ", bytes, " bytes of scratch are not to be had"));
+    // Not aligned_alloc: it cuts what it finds to pieces each time, malloc has what was freed last at hand.
+    void* memory = std::malloc(static_cast<size_t>(checked_add(bytes, alignment, "scratch")));
+    if (memory == nullptr) throw SystemError(concat("memory: ", bytes, " bytes of scratch are not to be had"));
+    const uintptr_t mask = static_cast<uintptr_t>(alignment) - 1;
+    void* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory) + mask + 1) & ~mask);
+    static_cast<void**>(aligned)[-1] = memory;  // malloc's own alignment leaves room for it
+    data_.reset(static_cast<T*>(aligned));
     prefer_huge_pages(data_.get(), bytes);
   }
   T* get() const { return data_.get(); }
@@ -39,7 +44,7 @@ class AlignedArray {
  private:
   static constexpr int64_t kAlignment = 64;
   struct Free {
-    void operator()(T* memory) const { std::free(memory); }
+    void operator()(T* memory) const { std::free(reinterpret_cast<void**>(memory)[-1]); }
   };
   std::unique_ptr<T, Free> data_;
 };
