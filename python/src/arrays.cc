@@ -2,6 +2,7 @@
 #include "python/src/arrays.h"
 
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -71,36 +72,47 @@ void check_rank(int64_t rank, const char* name) {
   require(rank <= Dims::kMaxRank, name, " has ", rank, " axes, expected at most ", Dims::kMaxRank);
 }
 
-/// Attributes of modules that every call needs, looked up once. They live as long as the interpreter.
+/// What `look_up` gives, kept in `place` for as long as the interpreter lives. An import lets other threads run, which
+/// may come here too: so the place is filled afterwards, under the interpreter's lock. As the initialiser of a static
+/// it would hold the static's guard, for which the others would wait with that lock in their hands.
+template <class T, class LookUp>
+const T& looked_up(const T*& place, LookUp look_up) {
+  if (place == nullptr) {
+    auto found = std::make_unique<const T>(look_up());
+    if (place == nullptr) place = found.release();
+  }
+  return *place;
+}
+
 const nb::object& numpy_empty() {
-  static const nb::object* function = new nb::object(nb::module_::import_("numpy").attr("empty"));
-  return *function;
+  static const nb::object* function = nullptr;
+  return looked_up(function, [] { return nb::object(nb::module_::import_("numpy").attr("empty")); });
 }
 
 const nb::object& numpy_bfloat16() {
-  static const nb::object* dtype = [] {
+  static const nb::object* dtype = nullptr;
+  return looked_up(dtype, [] {
     try {
-      return new nb::object(
-          nb::module_::import_("numpy").attr("dtype")(nb::module_::import_("ml_dtypes").attr("bfloat16")));
+      return nb::module_::import_("numpy").attr("dtype")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_ImportError)) throw;
       throw nb::import_error("a bfloat16 result needs the package ml_dtypes, which is not installed");
     }
-  }();
-  return *dtype;
+  });
 }
 
 const nb::object& numpy_dtype(DType dtype) {
-  static const std::vector<nb::object>* dtypes = [] {
-    auto* all = new std::vector<nb::object>;
+  static const std::vector<nb::object>* dtypes = nullptr;
+  const auto look_up = [] {
+    std::vector<nb::object> all;
     const nb::object make = nb::module_::import_("numpy").attr("dtype");
     // In the order of DType; bf16 travels as the integer of its width.
     for (const char* name : {"float64", "float32", "uint16", "float16", "bool", "uint8", "int32", "int64"}) {
-      all->push_back(make(name));
+      all.push_back(make(name));
     }
     return all;
-  }();
-  return (*dtypes)[static_cast<size_t>(dtype)];
+  };
+  return looked_up(dtypes, look_up)[static_cast<size_t>(dtype)];
 }
 
 /// What a tensor of PyTorch is, once learn_torch() has been called. Lives as long as the interpreter.

@@ -9,14 +9,9 @@
 namespace qkv::python {
 
 LanguageModel::LanguageModel(std::string folder, const TransformerOptions& options)
-    : folder_(std::move(folder)), options_(options) {
-  const std::filesystem::path place(folder_);
-  if (std::filesystem::exists(place / "modules.json")) {
-    embedder_ = SentenceEmbedder::from_folder(folder_, options_);
-  } else {
-    transformer_ = Transformer::from_folder(folder_, options_);
-  }
-  const std::string path = (place / "tokenizer.json").string();
+    : folder_(std::move(folder)),
+      transformer_(std::make_shared<const Transformer>(Transformer::from_folder(folder_, options))) {
+  const std::string path = (std::filesystem::path(folder_) / "tokenizer.json").string();
   if (std::filesystem::exists(path)) tokenizer_ = Tokenizer::read(path);
 }
 
@@ -26,8 +21,7 @@ const Tokenizer& LanguageModel::needed_tokenizer() const {
 }
 
 const GenerationConfig& LanguageModel::generation() const {
-  const std::lock_guard lock(mutex_);
-  if (!generation_) generation_ = read_generation_config(folder_, transformer().config());
+  std::call_once(generation_read_, [&] { generation_ = read_generation_config(folder_, transformer().config()); });
   return *generation_;
 }
 
@@ -41,12 +35,8 @@ std::vector<std::string> LanguageModel::stops(std::vector<std::string> own) cons
 }
 
 Tensor LanguageModel::embed(const std::vector<std::string>& texts) const {
-  if (embedder_) return embedder_->embed(texts);
-  {
-    const std::lock_guard lock(mutex_);
-    if (!separate_embedder_) separate_embedder_ = SentenceEmbedder::from_folder(folder_, options_);
-  }
-  return separate_embedder_->embed(texts);
+  std::call_once(embedder_read_, [&] { embedder_ = SentenceEmbedder::from_folder(folder_, transformer_); });
+  return embedder_->embed(texts);
 }
 
 GenerateOptions LanguageModel::options_of(const GenerateRequest& request) const {

@@ -13,12 +13,13 @@
 
 namespace qkv::python {
 
-/// A model's folder: the model, and what else is there. Const calls may run in several threads at once.
+/// A model's folder: the model, and what else is there, read when it is first needed. Const calls may run in several
+/// threads at once; none with the interpreter's lock, since they wait for each other's reading.
 class LanguageModel {
  public:
   LanguageModel(std::string folder, const TransformerOptions& options);
 
-  const Transformer& transformer() const { return embedder_ ? embedder_->transformer() : *transformer_; }
+  const Transformer& transformer() const { return *transformer_; }
   const std::optional<Tokenizer>& tokenizer() const { return tokenizer_; }
   /// Throws SystemError where the folder has no tokenizer.json.
   const Tokenizer& needed_tokenizer() const;
@@ -34,11 +35,10 @@ class LanguageModel {
   const GenerationConfig& generation() const;
 
   std::string folder_;
-  TransformerOptions options_;
-  std::optional<Transformer> transformer_;
+  std::shared_ptr<const Transformer> transformer_;
   std::optional<Tokenizer> tokenizer_;
-  mutable std::mutex mutex_;  ///< guards what is read when it is first needed
-  mutable std::optional<SentenceEmbedder> embedder_, separate_embedder_;
+  mutable std::once_flag embedder_read_, generation_read_;
+  mutable std::optional<SentenceEmbedder> embedder_;
   mutable std::optional<GenerationConfig> generation_;
 };
 

@@ -131,9 +131,13 @@ class Listener {
 };
 
 nb::list generate_from(const LanguageModel& model, const std::vector<Ids>& prompts, const GenerateRequest& request,
-                       const std::vector<std::string>& stops, const LanguageModel* draft, nb::handle on_piece) {
-  GenerateOptions options = model.options_of(request);
-  Listener listener(on_piece, model, model.stops(stops), prompts.size());
+                       std::vector<std::string> stops, const LanguageModel* draft, nb::handle on_piece) {
+  GenerateOptions options;
+  run([&] {
+    options = model.options_of(request);
+    stops = model.stops(std::move(stops));
+  });
+  Listener listener(on_piece, model, stops, prompts.size());
   listener.watch(options);
   std::vector<Generation> generations;
   run([&] {

@@ -15,7 +15,7 @@
 namespace qkv {
 
 struct SentenceEmbedder::Parts {
-  Transformer transformer;
+  std::shared_ptr<const Transformer> transformer;
   Tokenizer tokenizer;
   models::SentenceConfig config;
 };
@@ -101,20 +101,24 @@ SentenceEmbedder& SentenceEmbedder::operator=(SentenceEmbedder&&) noexcept = def
 SentenceEmbedder::~SentenceEmbedder() = default;
 
 SentenceEmbedder SentenceEmbedder::from_folder(const std::string& folder, const TransformerOptions& options) {
-  Transformer transformer = Transformer::from_folder(folder, options);
-  const models::SentenceConfig config = models::read_sentence_config(folder, transformer.config());
+  return from_folder(folder, std::make_shared<const Transformer>(Transformer::from_folder(folder, options)));
+}
+
+SentenceEmbedder SentenceEmbedder::from_folder(const std::string& folder,
+                                               std::shared_ptr<const Transformer> transformer) {
+  const models::SentenceConfig config = models::read_sentence_config(folder, transformer->config());
   Tokenizer tokenizer = Tokenizer::read((std::filesystem::path(folder) / "tokenizer.json").string());
   return SentenceEmbedder(std::make_unique<const Parts>(Parts{std::move(transformer), std::move(tokenizer), config}));
 }
 
-const Transformer& SentenceEmbedder::transformer() const { return parts_->transformer; }
+const Transformer& SentenceEmbedder::transformer() const { return *parts_->transformer; }
 
 int64_t SentenceEmbedder::width() const {
-  return parts_->transformer.config().width * static_cast<int64_t>(parts_->config.pooling.size());
+  return transformer().config().width * static_cast<int64_t>(parts_->config.pooling.size());
 }
 
 Tensor SentenceEmbedder::embed(std::span<const std::string> texts) const {
-  const Transformer& transformer = parts_->transformer;
+  const Transformer& transformer = *parts_->transformer;
   const int64_t model_width = transformer.config().width;
   const Tokens tokens = tokenize(parts_->tokenizer, parts_->config, texts, transformer.options().threads);
   Tensor result(DType::f32, {static_cast<int64_t>(texts.size()), width()});

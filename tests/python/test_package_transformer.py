@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """qkv.Transformer against transformers on small random models, and against sentence-transformers on a real one."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,6 +130,46 @@ def test_many_threads_at_once(pair):
     for worker in workers:
         worker.join()
     assert all(np.array_equal(result[0], want[0]) and result[1] == want[1] for result in results)
+
+
+EMBED_AND_GENERATE = """
+import sys, threading, time, qkv
+model = qkv.Transformer.from_pretrained(sys.argv[1])
+started = threading.Event()
+worker = threading.Thread(target=lambda: (started.set(), model.embed(["a text"])))
+worker.start()
+started.wait()
+time.sleep(0.005)
+model.generate([5, 6], 2)
+worker.join()
+print("done")
+"""
+
+
+def test_a_first_embedding_beside_a_generation(tmp_path):
+    """Reading for the one while the other waited with the interpreter's lock in its hands never ended."""
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=1000, n_embd=512, n_layer=8, n_head=4, n_positions=96, eos_token_id=2)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    FAMILIES["gpt2"]().save(str(tmp_path / "tokenizer.json"))
+    done = subprocess.run([sys.executable, "-c", EMBED_AND_GENERATE, tmp_path], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONPATH": str(Path(qkv.__file__).parents[1])})
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_files_of_embeddings_are_read_when_they_are_needed(pair, tmp_path):
+    """A folder that embeds nothing, for want of a tokenizer or because of a module, has logits all the same."""
+    theirs, ours = pair
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "path": "", "type": "sentence_transformers.models.CNN"}]))
+    model = qkv.Transformer.from_pretrained(tmp_path)
+    assert np.array_equal(model.logits([5, 6, 7], decoder_tokens(theirs)), ours.logits([5, 6, 7], decoder_tokens(theirs)))
+    assert len(model.generate([5, 6, 7], 2)) > 0
+    with pytest.raises(ValueError, match="CNN"):
+        model.embed(["a text"])
+    (tmp_path / "modules.json").unlink()
+    with pytest.raises(OSError, match="tokenizer.json"):
+        model.embed(["a text"])
 
 
 def test_bfloat16(pair, tmp_path):

@@ -2,6 +2,10 @@
 """qkv.torch against PyTorch itself: first derivatives in both modes, transforms, compilation, and the drop-ins."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -309,3 +313,23 @@ def test_multihead_attention_without_a_batch():
     x = tensors((5, 8))[0]
     for a, b in zip(ours(x, x, x), theirs(x, x, x)):
         torch.testing.assert_close(a, b)
+
+
+FIRST_CALLS = """
+import sys, threading, torch, qkv
+assert "ml_dtypes" not in sys.modules
+x = torch.ones(1, 1, 4, 4, dtype=torch.bfloat16)
+workers = [threading.Thread(target=lambda: qkv.attention(x, x, x)) for _ in range(4)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+print("done")
+"""
+
+
+def test_first_calls_of_several_threads():
+    """Each of them may import ml_dtypes; those that waited for the first one's import held the lock that it needed."""
+    done = subprocess.run([sys.executable, "-c", FIRST_CALLS], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONPATH": str(Path(qkv.__file__).parents[1])})
+    assert done.stdout == "done\n", done.stderr

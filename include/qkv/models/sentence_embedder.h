@@ -19,6 +19,8 @@ class SentenceEmbedder {
   /// own length, whatever tokenizer.json says. Throws SystemError for missing files, and Error for modules or values
   /// that are not supported.
   static SentenceEmbedder from_folder(const std::string& folder, const TransformerOptions& options = {});
+  /// The same around the folder's model, which somebody has read before.
+  static SentenceEmbedder from_folder(const std::string& folder, std::shared_ptr<const Transformer> transformer);
   SentenceEmbedder(SentenceEmbedder&&) noexcept;
   SentenceEmbedder& operator=(SentenceEmbedder&&) noexcept;
   ~SentenceEmbedder();
