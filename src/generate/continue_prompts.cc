@@ -34,7 +34,7 @@ class Continuation {
     for (size_t n = 0; n < prompts.size(); ++n) {
       const auto length = static_cast<int64_t>(prompts[n].size());
       require(length > 0, "generate: prompt ", n, " has no tokens");
-      const int64_t most = std::min(length + options.max_tokens, sequences.most_tokens());
+      const int64_t most = most_tokens(length, options.max_tokens, sequences);
       if (most <= length) continue;
       running_.push_back({.number = static_cast<int64_t>(n),
                           .draws = draws[n],

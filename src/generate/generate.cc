@@ -62,6 +62,13 @@ TransformerSequences start(const Transformer& model, const std::vector<std::vect
   return {model, model.start(TokenBatch{tokens, starts})};
 }
 
+/// Whether a model can read all of these.
+bool has_room(const Transformer& model, const std::vector<std::vector<uint32_t>>& prompts) {
+  const int64_t most = TransformerSequences::most_tokens(model);
+  return std::all_of(prompts.begin(), prompts.end(),
+                     [&](const auto& prompt) { return static_cast<int64_t>(prompt.size()) <= most; });
+}
+
 Finish finish_of(const std::vector<uint32_t>& tokens, const GenerateOptions& options) {
   const auto& ends = options.end_tokens;
   if (!tokens.empty() && std::find(ends.begin(), ends.end(), tokens.back()) != ends.end()) return Finish::end;
@@ -87,7 +94,7 @@ Generation continue_with_beams(TokenSequences& sequences, const std::vector<uint
                                const GenerateOptions& options) {
   const auto length = static_cast<int64_t>(prompt.size());
   require(length > 0, "generate: the prompt has no tokens");
-  const int64_t most = std::min(length + options.max_tokens, sequences.most_tokens());
+  const int64_t most = most_tokens(length, options.max_tokens, sequences);
   if (most <= length) return {};
   read_prompts(sequences, {prompt}, {true}, options.on_prompt);
   const std::span<const uint32_t> rest = std::span(prompt).subspan(static_cast<size_t>(sequences.length(0)));
@@ -131,7 +138,9 @@ std::vector<Generation> generate(const Transformer& model, const std::vector<std
   std::vector<uint64_t> draws;
   for (const auto& prompt : prompts) draws.push_back(copies[prompt]++);
   TransformerSequences sequences = start(model, prompts);
-  if (draft == nullptr) return continue_prompts(sequences, nullptr, begun, draws, options);
+  if (draft == nullptr || !has_room(*draft, prompts)) {
+    return continue_prompts(sequences, nullptr, begun, draws, options);
+  }
   TransformerSequences drafts = start(*draft, prompts);
   return continue_prompts(sequences, &drafts, begun, draws, options);
 }

@@ -16,6 +16,7 @@ namespace {
 
 using models::ConfigFields;
 using models::Json;
+using models::shown;
 
 /// Read by read_tokens, read_rules and read_beams.
 constexpr const char* kRead[] = {
@@ -24,7 +25,7 @@ constexpr const char* kRead[] = {
     "min_new_tokens", "forced_bos_token_id", "forced_eos_token_id",    "suppress_tokens", "begin_suppress_tokens",
     "num_beams",      "length_penalty",      "early_stopping"};
 
-/// The caller's: INTERFACES of the command line say how.
+/// Left to the caller: docs/generation.md.
 constexpr const char* kCallers[] = {"do_sample", "temperature", "top_k", "top_p", "max_length", "max_new_tokens"};
 
 /// How tokens are computed or what is returned beside them; padding; drafts, which never change the result.
@@ -96,8 +97,6 @@ const std::vector<Neutral>& refused_with_beams() {
   static const std::vector<Neutral> list{{"renormalize_logits", false}};
   return list;
 }
-
-std::string shown(const Json& value) { return value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 60); }
 
 /// Whether a value is there and is not what its absence would be.
 bool differs(const ConfigFields& fields, const Neutral& neutral) {

@@ -12,6 +12,9 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
+/// Sums of biases of this size are numbers.
+constexpr float kMostBias = 1e30f;
+
 using Tokens = std::span<const uint32_t>;
 
 void forbid(Tokens tokens, std::span<float> logits) {
@@ -83,19 +86,15 @@ void check_tokens(const char* name, Tokens tokens, int64_t vocabulary) {
 
 }  // namespace
 
-bool LogitRules::change_nothing() const {
-  return sequence_bias.empty() && repetition_penalty == 1 && no_repeat_ngram_size == 0 && bad_words.empty() &&
-         min_length == 0 && min_new_tokens == 0 && !forced_first && forced_last.empty() && suppressed.empty() &&
-         suppressed_first.empty();
-}
-
 void check_rules(const LogitRules& rules, int64_t vocabulary) {
-  require(rules.repetition_penalty > 0 && std::isfinite(rules.repetition_penalty),
-          "repetition_penalty: expected a positive number, got ", rules.repetition_penalty);
+  require(rules.repetition_penalty >= 1e-6 && rules.repetition_penalty <= 1e6,
+          "repetition_penalty: expected a number from 1e-6 to 1e6, got ", rules.repetition_penalty);
   require(rules.no_repeat_ngram_size >= 0, "no_repeat_ngram_size: expected at least 0, got ",
           rules.no_repeat_ngram_size);
   for (const auto& [tokens, bias] : rules.sequence_bias) {
-    require(!tokens.empty() && !std::isnan(bias), "sequence_bias: expected tokens and a number");
+    require(!tokens.empty(), "sequence_bias: expected lists of at least one token");
+    require(std::fabs(bias) <= kMostBias || bias == kNever, "sequence_bias: expected a number of at most ", kMostBias,
+            " or -infinity, got ", bias);
     check_tokens("sequence_bias", tokens, vocabulary);
   }
   for (const auto& word : rules.bad_words) {

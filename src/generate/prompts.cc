@@ -4,6 +4,12 @@
 #include <algorithm>
 
 namespace qkv {
+
+int64_t most_tokens(int64_t prompt, int64_t new_tokens, const TokenSequences& sequences) {
+  const int64_t most = sequences.most_tokens();
+  return new_tokens < most - prompt ? prompt + new_tokens : most;
+}
+
 namespace {
 
 using Prompts = std::vector<std::vector<uint32_t>>;

@@ -8,6 +8,9 @@
 
 namespace qkv {
 
+/// Tokens that a sequence may come to: as many new ones as are wanted, or what the model has room for.
+int64_t most_tokens(int64_t prompt, int64_t new_tokens, const TokenSequences& sequences);
+
 /// Feeds prompts to sequences that have seen nothing, all but what the first step of generation takes: nothing where
 /// all prompts together are short, else all but the last token of each. What a prompt has in common with an earlier one
 /// is shared, not computed again. Prompts for which `wanted` is false are left out.

@@ -55,10 +55,6 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   config.model_type = family.model_type;
   config.vocabulary = fields.size("vocab_size", models::kMostTokens);
   config.pad_token = fields.token("pad_token_id", models::kMostTokens);
-  config.begin_token = fields.token("bos_token_id", models::kMostTokens);
-  if (config.begin_token >= config.vocabulary) config.begin_token = -1;
-  config.decoder_start_token = fields.token("decoder_start_token_id", config.vocabulary);
-  config.end_tokens = fields.known_tokens("eos_token_id", config.vocabulary);
   family.parse(fields, config);
   if (config.has_decoder()) fields.expect("is_causal", true);
   if (config.has_encoder()) check_stack(fields, config.encoder);

@@ -47,7 +47,6 @@ void parse_t5(const ConfigFields& fields, ModelConfig& config) {
   config.tied_head = tied;
   if (fields.boolean_or("scale_decoder_outputs", tied))
     config.head_scale = 1 / std::sqrt(static_cast<double>(config.width));
-  if (config.decoder_start_token < 0) config.decoder_start_token = config.pad_token >= 0 ? config.pad_token : 0;
 }
 
 void parse_bart(const ConfigFields& fields, ModelConfig& config) {
@@ -81,7 +80,6 @@ void parse_bart(const ConfigFields& fields, ModelConfig& config) {
   config.qkv_bias = config.output_bias = config.feed_forward_bias = true;
   config.tied_head = fields.boolean_or("tie_word_embeddings", true);
   config.head_bias = true;
-  if (config.decoder_start_token < 0 && !fields.is_null("decoder_start_token_id")) config.decoder_start_token = 2;
 }
 
 }  // namespace qkv::models

@@ -4,17 +4,10 @@
 #include <cmath>
 #include <utility>
 
+#include "models/json_file.h"
 #include "qkv/support/error.h"
 
 namespace qkv::models {
-namespace {
-
-std::string shown(const Json& value) {
-  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
-}
-
-}  // namespace
 
 ConfigFields::ConfigFields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
   require(object.is_object(), where_, ": expected an object, got ", shown(object));

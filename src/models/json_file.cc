@@ -43,6 +43,11 @@ Json parse_json(std::string_view text, const std::string& name) {
   }
 }
 
+std::string shown(const Json& value) {
+  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
+}
+
 bool is_plain_name(std::string_view name) {
   constexpr std::string_view kNoName("/\\\0", 3);
   return !name.empty() && name.find_first_of(kNoName) == name.npos && name != "." && name != "..";

@@ -15,6 +15,9 @@ std::string read_text(const std::string& path);
 nlohmann::json parse_json(std::string_view text, const std::string& name);
 nlohmann::json read_json(const std::string& path);
 
+/// A value as messages quote it, cut where it is long.
+std::string shown(const nlohmann::json& value);
+
 /// Whether a name that a file gives for a neighbour can only be that of one: no path, not the folder or the one above.
 bool is_plain_name(std::string_view name);
 

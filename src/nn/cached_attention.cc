@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "attention/check_view.h"
 #include "nn/attention_rows.h"
 #include "qkv/nn/linear.h"
 
@@ -28,9 +29,7 @@ std::vector<int64_t> sequence_starts(const TensorView& starts, int64_t sequences
   require(starts.dtype() == DType::i64 || starts.dtype() == DType::i32, kLayer, ": ", name,
           " should be i64 or i32, got ", qkv::name(starts.dtype()));
   for (size_t s = 0; s < result.size(); ++s) {
-    const void* element = starts.at(static_cast<int64_t>(s) * starts.stride(0));
-    result[s] = starts.dtype() == DType::i64 ? *static_cast<const int64_t*>(element)
-                                             : int64_t{*static_cast<const int32_t*>(element)};
+    result[s] = integer_at(starts, static_cast<int64_t>(s));
     require(s == 0 ? result[s] == 0 : result[s] >= result[s - 1], kLayer, ": ", name,
             " should begin at 0 and not fall, got ", result[s], " at ", s);
   }

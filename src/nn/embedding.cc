@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "attention/check_view.h"
 #include "kernels/layer_kernels.h"
 #include "kernels/layer_rows.h"
 #include "nn/rows.h"
@@ -22,9 +23,7 @@ std::vector<int64_t> checked_ids(const TensorView& ids, int64_t vocabulary) {
           name(ids.dtype()));
   std::vector<int64_t> values(static_cast<size_t>(ids.size(0)));
   for (size_t n = 0; n < values.size(); ++n) {
-    const void* element = ids.at(static_cast<int64_t>(n) * ids.stride(0));
-    values[n] = ids.dtype() == DType::i64 ? *static_cast<const int64_t*>(element)
-                                          : int64_t{*static_cast<const int32_t*>(element)};
+    values[n] = integer_at(ids, static_cast<int64_t>(n));
     require(values[n] >= 0 && values[n] < vocabulary, "embedding: id ", values[n], " at ", n,
             " is outside the table's ", vocabulary, " rows");
   }

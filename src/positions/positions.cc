@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "attention/check_view.h"
 #include "positions/integer_positions.h"
 #include "qkv/support/error.h"
 
@@ -17,9 +18,7 @@ std::vector<int64_t> integer_positions(const TensorView& positions, const char* 
   constexpr int64_t kLargest = int64_t{1} << 31;
   std::vector<int64_t> values(static_cast<size_t>(positions.size(0)));
   for (size_t n = 0; n < values.size(); ++n) {
-    const void* element = positions.at(static_cast<int64_t>(n) * positions.stride(0));
-    values[n] = positions.dtype() == DType::i64 ? *static_cast<const int64_t*>(element)
-                                                : int64_t{*static_cast<const int32_t*>(element)};
+    values[n] = integer_at(positions, static_cast<int64_t>(n));
     require(values[n] >= -kLargest && values[n] <= kLargest, operation, ": position ", values[n], " at ", n,
             " is beyond 2^31");
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "generate/table_model.h"
 #include "qkv/generate/generate.h"
@@ -122,6 +123,14 @@ TEST(ContinuePrompts, ADraftWithFewerPositionsIsNotAskedBeyondThem) {
   const Prompts prompts{{1, 2, 3}, {4, 5, 6, 7}};
   const auto results = continue_prompts(sequences, &drafts, prompts, {0, 0}, options);
   for (size_t n = 0; n < 2; ++n) EXPECT_EQ(results[n].tokens, plain(model, prompts[n], options));
+}
+
+TEST(ContinuePrompts, AnyNumberOfTokensMayBeWanted) {
+  const TableModel model{4, 9};
+  TableSequences sequences(model, 1, 13);
+  const auto results =
+      continue_prompts(sequences, nullptr, {{1, 2, 3}}, {0}, {.max_tokens = std::numeric_limits<int64_t>::max()});
+  EXPECT_EQ(results[0].tokens, plain(model, {1, 2, 3}, {.max_tokens = 10}));
 }
 
 TEST(ContinuePrompts, ACommonBeginningIsReadOnce) {

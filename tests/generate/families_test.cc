@@ -102,6 +102,17 @@ TEST_P(Families, ADraftChangesNoToken) {
   }
 }
 
+TEST(Generate, ADraftWithoutRoomForThePromptsIsLeftOut) {
+  const ModelConfig config = test::tiny_model("bart").config();
+  ModelConfig narrow = config;
+  narrow.positions = 4;
+  const Transformer model = Transformer::random(config, 1), draft = Transformer::random(narrow, 1);
+  const std::vector<Tokens> prompts{{5, 6, 7, 8, 9}, {4}};
+  const GenerateOptions options{.max_tokens = 3, .decoder_start_token = 1};
+  const auto expected = generate(model, prompts, options), got = generate(model, prompts, options, &draft);
+  for (size_t n = 0; n < prompts.size(); ++n) EXPECT_EQ(got[n].tokens, expected[n].tokens);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(generators()),
                          [](const auto& info) { return test::name_of(info.param); });
 

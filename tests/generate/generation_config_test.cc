@@ -28,7 +28,9 @@ std::string message(const std::string& json) {
 TEST(GenerationConfig, NothingSaidChangesNothing) {
   const GenerationConfig config = parse("{}");
   EXPECT_TRUE(config.end_tokens.empty());
-  EXPECT_TRUE(config.rules.change_nothing());
+  std::vector<float> logits{1, -1, 2, -2};
+  apply_rules(config.rules, {std::vector<uint32_t>{0, 1, 2}, 1, 100}, {}, logits);
+  EXPECT_EQ(logits, (std::vector<float>{1, -1, 2, -2}));
   EXPECT_EQ(config.beams.beams, 1);
   EXPECT_FALSE(config.min_p || config.begin_token || config.decoder_start_token);
   EXPECT_TRUE(parse(R"({"eos_token_id": null, "top_h": null, "future": null})").end_tokens.empty());

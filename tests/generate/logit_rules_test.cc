@@ -23,10 +23,7 @@ Row ruled(const LogitRules& rules, const Tokens& tokens, int64_t prompt, int64_t
   return logits;
 }
 
-TEST(LogitRules, NoneChangeNothing) {
-  EXPECT_TRUE(LogitRules().change_nothing());
-  EXPECT_EQ(ruled({}, {0, 1, 2}, 1), (Row{1, -1, 2, -2}));
-}
+TEST(LogitRules, NoneChangeNothing) { EXPECT_EQ(ruled({}, {0, 1, 2}, 1), (Row{1, -1, 2, -2})); }
 
 TEST(LogitRules, RepetitionPenaltyDividesPositiveLogitsAndMultipliesOthersOnce) {
   EXPECT_EQ(ruled({.repetition_penalty = 2}, {0, 1, 1, 0}, 2), (Row{0.5, -2, 2, -2}));
@@ -93,7 +90,11 @@ TEST(LogitRules, WhatIsOutsideTheVocabularyOrARangeIsRefusedByName) {
   EXPECT_EQ(message({.forced_last = {4}}), "forced_eos_token_id: token 4 is not in the vocabulary of 4");
   EXPECT_EQ(message({.bad_words = {{1, 4}}}), "bad_words_ids: token 4 is not in the vocabulary of 4");
   EXPECT_EQ(message({.sequence_bias = {{{4}, 1}}}), "sequence_bias: token 4 is not in the vocabulary of 4");
-  EXPECT_EQ(message({.repetition_penalty = 0}), "repetition_penalty: expected a positive number, got 0");
+  EXPECT_EQ(message({.repetition_penalty = 0}), "repetition_penalty: expected a number from 1e-6 to 1e6, got 0");
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(message({.sequence_bias = {{{3}, -kInfinity}, {{1, 3}, 1e30f}}}), "");
+  EXPECT_EQ(message({.sequence_bias = {{{3}, kInfinity}}}),
+            "sequence_bias: expected a number of at most 1e+30 or -infinity, got inf");
   EXPECT_EQ(message({.bad_words = {{}}}), "bad_words_ids: expected lists of at least one token");
 }
 

@@ -27,8 +27,6 @@ struct LogitRules {
   std::vector<uint32_t> forced_last = {};     ///< what the last token that may be generated is (forced_eos_token_id)
   std::vector<uint32_t> suppressed = {};
   std::vector<uint32_t> suppressed_first = {};  ///< not as the first new token (begin_suppress_tokens)
-
-  bool change_nothing() const;
 };
 
 /// Throws Error for a token outside the vocabulary or a number outside its range, by the name it has in

@@ -75,11 +75,7 @@ struct ModelConfig {
   double head_scale = 1;     ///< of x before the head: width^-0.5 for the first T5
   double logit_softcap = 0;  ///< 0: none
 
-  // Tokens; -1: none.
-  int64_t pad_token = -1;
-  int64_t begin_token = -1;
-  int64_t decoder_start_token = -1;
-  std::vector<int64_t> end_tokens;
+  int64_t pad_token = -1;  ///< -1: none
 
   const StackConfig& main_stack() const { return kind == ModelKind::encoder ? encoder : decoder; }
   bool has_decoder() const { return kind != ModelKind::encoder; }
