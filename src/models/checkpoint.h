@@ -65,4 +65,7 @@ class Checkpoint {
   std::set<std::string> parameters_, passed_over_;
 };
 
+/// Names of the files that Checkpoint::read reads, which need not exist.
+std::vector<std::string> weight_files(const std::string& folder);
+
 }  // namespace qkv::models

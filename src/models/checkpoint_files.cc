@@ -15,8 +15,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Tensors of every shard, each named by the index exactly once and in the shard it names.
-std::map<std::string, Tensor> read_shards(const fs::path& folder, const std::string& index) {
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+/// Whether the folder's tensors lie in shards.
+bool is_sharded(const fs::path& folder) {
+  std::error_code ignored;
+  return !fs::exists(folder / kSingle, ignored) && fs::exists(folder / kIndex, ignored);
+}
+
+/// The names of tensors that an index promises, by shard.
+std::map<std::string, std::set<std::string>> read_index(const std::string& index) {
   const nlohmann::json json = read_json(index);
   require(json.is_object() && json.contains("weight_map") && json["weight_map"].is_object(), index,
           ": expected an object with the key weight_map, an object");
@@ -28,8 +37,13 @@ std::map<std::string, Tensor> read_shards(const fs::path& folder, const std::str
             in_quotes(shard));
     shards[shard].insert(item.key());
   }
+  return shards;
+}
+
+/// Tensors of every shard, each named by the index exactly once and in the shard it names.
+std::map<std::string, Tensor> read_shards(const fs::path& folder, const std::string& index) {
   std::map<std::string, Tensor> tensors;
-  for (const auto& [shard, names] : shards) {
+  for (const auto& [shard, names] : read_index(index)) {
     const std::string path = (folder / shard).string();
     TensorFile file = read_safetensors(path);
     for (const std::string& name : names) {
@@ -47,13 +61,16 @@ std::map<std::string, Tensor> read_shards(const fs::path& folder, const std::str
 }  // namespace
 
 Checkpoint Checkpoint::read(const std::string& folder) {
-  const fs::path single = fs::path(folder) / "model.safetensors";
-  const fs::path index = fs::path(folder) / "model.safetensors.index.json";
-  std::error_code ignored;
-  if (fs::exists(single, ignored) || !fs::exists(index, ignored)) {
-    return Checkpoint(read_safetensors(single.string()).tensors, single.string());
-  }
-  return Checkpoint(read_shards(folder, index.string()), index.string());
+  const bool sharded = is_sharded(folder);
+  const std::string path = (fs::path(folder) / (sharded ? kIndex : kSingle)).string();
+  return Checkpoint(sharded ? read_shards(folder, path) : read_safetensors(path).tensors, path);
+}
+
+std::vector<std::string> weight_files(const std::string& folder) {
+  if (!is_sharded(folder)) return {kSingle};
+  std::vector<std::string> files{kIndex};
+  for (const auto& [shard, names] : read_index((fs::path(folder) / kIndex).string())) files.push_back(shard);
+  return files;
 }
 
 }  // namespace qkv::models

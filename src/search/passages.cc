@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "qkv/support/error.h"
 #include "text/utf8.h"
 
 namespace qkv {
@@ -108,6 +109,7 @@ class Cutter {
 }  // namespace
 
 std::vector<Passage> cut_passages(std::string_view text, int64_t most, const CountTokens& count_tokens) {
+  require(most >= 1, "passages: expected at least 1 token in each, got ", most);
   std::vector<Passage> passages;
   int64_t tokens = 0;
   for (const Piece& piece : Cutter(most, count_tokens).cut(text)) {

@@ -4,8 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <set>
 
+#include "models/checkpoint.h"
 #include "models/json_file.h"
+#include "models/sentence_config.h"
 #include "qkv/support/error.h"
 #include "search/text_files.h"
 #include "tensor/mapped_file.h"
@@ -19,6 +23,10 @@ namespace fs = std::filesystem;
 constexpr int64_t kPassageTokens = 128;
 /// Passages that are embedded at a time.
 constexpr size_t kBatch = 64;
+/// What a model reads beside its weights and the folders of its modules.
+constexpr const char* kModelFiles[] = {"config.json",    "config_sentence_transformers.json",
+                                       "modules.json",   "sentence_bert_config.json",
+                                       "tokenizer.json", "tokenizer_config.json"};
 
 std::string hexadecimal(uint64_t value) {
   constexpr const char* kDigits = "0123456789abcdef";
@@ -53,21 +61,18 @@ std::vector<float> unit_rows(const SearchModel& model, std::span<const std::stri
 }  // namespace
 
 std::string model_digest(const std::string& folder) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder, error)) {
-    const fs::path& path = entry.path();
-    std::error_code unknown;  // of a link that leads to itself
-    if (entry.is_regular_file(unknown) && (path.extension() == ".json" || path.extension() == ".safetensors")) {
-      files.push_back(path);
-    }
+  std::set<fs::path> files;  // in the order of their names
+  for (const std::string& name : models::weight_files(folder)) files.insert(name);
+  std::vector<fs::path> others(std::begin(kModelFiles), std::end(kModelFiles));
+  for (const std::string& module : models::module_folders(folder)) others.push_back(fs::path(module) / "config.json");
+  for (const fs::path& name : others) {
+    std::error_code ignored;
+    if (fs::exists(fs::path(folder) / name, ignored)) files.insert(name);
   }
-  if (error) throw SystemError(concat(folder, ": ", error.message()));
-  std::sort(files.begin(), files.end());
   uint64_t value = 0;
-  for (const fs::path& path : files) {
-    const auto file = MappedFile::open(path.string());
-    value = search::digest(fs::relative(path, folder).string(), value);
+  for (const fs::path& name : files) {
+    const auto file = MappedFile::open((fs::path(folder) / name).string());
+    value = search::digest(name.string(), value);
     value = search::digest({file->data(), file->size()}, value);
   }
   return hexadecimal(value);
@@ -95,7 +100,7 @@ IndexChange SearchIndex::update(const std::vector<std::string>& paths,
   for (const fs::path& path : found.unreadable) change.unreadable.push_back(shown(relative(path)));
   std::error_code none;
   const fs::path own = fs::weakly_canonical(path_, none);
-  std::vector<File*> changed;
+  std::map<std::string, File> changed;
   for (const fs::path& path : found.files) {
     if (path == own) continue;
     const std::string name = relative(path);
@@ -112,29 +117,28 @@ IndexChange SearchIndex::update(const std::vector<std::string>& paths,
       continue;
     }
     const uint64_t digest = search::digest(bytes);
-    const auto [place, is_new] = files_.try_emplace(name);
-    File& file = place->second;
-    if (!is_new && file.digest == digest) {
+    const auto known = files_.find(name);
+    if (known != files_.end() && known->second.digest == digest) {
       ++change.unchanged;
       continue;
     }
-    ++(is_new ? change.added : change.updated);
-    file = {digest, cut_passages(bytes, kPassageTokens, model_.count_tokens), {}};
+    ++(known == files_.end() ? change.added : change.updated);
+    const File& file = changed[name] = {digest, cut_passages(bytes, kPassageTokens, model_.count_tokens), {}};
     change.passages += static_cast<int64_t>(file.passages.size());
-    changed.push_back(&file);
   }
-  embed(changed, on_passages);
+  embed(changed, on_passages);  // may throw: no passage comes in without its vector
+  for (auto& [name, file] : changed) files_[name] = std::move(file);
   return change;
 }
 
-void SearchIndex::embed(const std::vector<File*>& files,
+void SearchIndex::embed(std::map<std::string, File>& files,
                         const std::function<void(int64_t done, int64_t total)>& on_passages) {
   std::vector<std::string> texts;
   std::vector<File*> owners;
-  for (File* file : files) {
-    for (const Passage& passage : file->passages) {
+  for (auto& [name, file] : files) {
+    for (const Passage& passage : file.passages) {
       texts.push_back(passage.text);
-      owners.push_back(file);
+      owners.push_back(&file);
     }
   }
   for (size_t first = 0; first < texts.size(); first += kBatch) {

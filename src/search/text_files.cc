@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 
 void add_folder(const fs::path& folder, FoundFiles& found) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+  for (fs::directory_iterator place(folder, error), end; !error && place != end; place.increment(error)) {
+    const fs::directory_entry& entry = *place;
     if (entry.path().filename().native().starts_with('.')) continue;
     std::error_code unknown;  // of a link that leads nowhere, or to itself: neither a folder nor a file
     if (entry.is_directory(unknown) && !entry.is_symlink(unknown)) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "qkv/support/error.h"
 #include "random_stream.h"
 #include "text/utf8.h"
 
@@ -57,6 +58,10 @@ TEST(Passages, ALongLineIsCutBetweenWords) {
 TEST(Passages, ALongWordIsCutBetweenCharacters) {
   const auto count_characters = [](std::string_view text) { return static_cast<int64_t>(text::utf8_count(text)); };
   EXPECT_EQ(cut_passages("ab ééééé", 2, count_characters), (Passages{{1, "ab"}, {1, "éé"}, {1, "éé"}, {1, "é"}}));
+}
+
+TEST(Passages, OfNoTokensAreRefused) {
+  for (const int64_t most : {0, -1}) EXPECT_THROW(cut("a", most), Error);
 }
 
 TEST(Passages, LinesKeepTheirIndentationAndLoseBlanksAtTheirEnds) {

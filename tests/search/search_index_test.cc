@@ -130,6 +130,32 @@ TEST_F(SearchIndexes, AddingAgainTakesInWhatHasChangedAndDropsWhatIsGone) {
   EXPECT_EQ(again.files(), 3);
 }
 
+TEST_F(SearchIndexes, StayAsTheyWereWhenTheModelFails) {
+  write("one.txt", "aaaa");
+  write("two.txt", "bbbb");
+  bool fails = false;
+  SearchModel sometimes = model();
+  sometimes.embed = [&, embed = sometimes.embed](std::span<const std::string> texts) {
+    if (fails) fail("the model fails");
+    return embed(texts);
+  };
+  SearchIndex index(index_path_, sometimes);
+  index.update({texts()});
+  write("one.txt", "cccc\n\n# d");
+  write("three.txt", "eeee");
+  fails = true;
+  EXPECT_NE(message([&] { index.update({texts()}); }).find("the model fails"), std::string::npos);
+  fails = false;
+  EXPECT_EQ(index.files(), 2);
+  EXPECT_EQ(index.passages(), 2);
+  EXPECT_NEAR(index.search("a", 1)[0].score, 1, 1e-6);
+  const IndexChange change = index.update({texts()});
+  EXPECT_EQ(change.added, 1);
+  EXPECT_EQ(change.updated, 1);
+  EXPECT_EQ(change.unchanged, 1);
+  EXPECT_NEAR(index.search("c", 1)[0].score, 1, 1e-6);
+}
+
 TEST_F(SearchIndexes, TakeFilesByNameAndLeaveHiddenOnesOfFoldersOut) {
   write(".hidden", "aa");
   write("one.txt", "aa");
@@ -210,7 +236,7 @@ TEST_F(SearchIndexes, RefuseDamagedFiles) {
             std::string::npos);
 }
 
-TEST(ModelDigest, DependsOnWhatTheFolderHolds) {
+TEST(ModelDigest, DependsOnWhatTheModelReads) {
   const TemporaryFolder folder;
   const std::string path = folder / "";
   fs::create_directories(folder / "1_Pooling");
@@ -218,14 +244,32 @@ TEST(ModelDigest, DependsOnWhatTheFolderHolds) {
   write_bytes(folder / "model.safetensors", "12345678901");
   const std::string first = model_digest(path);
   EXPECT_EQ(model_digest(path.substr(0, path.size() - 1)), first);
-  write_bytes(folder / "README.md", "words");
-  EXPECT_EQ(model_digest(path), first);
+  for (const char* other : {"README.md", "index.safetensors", "results.json", "1_Pooling/config.json"}) {
+    write_bytes(folder / other, "words");
+    EXPECT_EQ(model_digest(path), first) << other;
+  }
   write_bytes(folder / "model.safetensors", "12345678902");
   const std::string second = model_digest(path);
   EXPECT_NE(second, first);
+  write_bytes(folder / "modules.json", R"([{"path": ""}, {"path": "1_Pooling"}])");
+  const std::string third = model_digest(path);
+  EXPECT_NE(third, second);
   write_bytes(folder / "1_Pooling/config.json", "{}");
-  EXPECT_NE(model_digest(path), second);
+  EXPECT_NE(model_digest(path), third);
   EXPECT_THROW(model_digest(folder / "missing"), SystemError);
+}
+
+TEST(ModelDigest, DependsOnEveryShard) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "";
+  write_bytes(folder / "model.safetensors.index.json",
+              R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})");
+  write_bytes(folder / "one.safetensors", "1");
+  EXPECT_THROW(model_digest(path), SystemError);
+  write_bytes(folder / "two.safetensors", "2");
+  const std::string first = model_digest(path);
+  write_bytes(folder / "two.safetensors", "3");
+  EXPECT_NE(model_digest(path), first);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct SearchModel {
   CountTokens count_tokens;
 };
 
-/// A word that depends on what a model's folder holds: on the bytes of its .json and .safetensors files and their
+/// A word that depends on what a sentence embedder reads of a model's folder: on the bytes of these files and their
 /// names. Throws SystemError when one cannot be read.
 std::string model_digest(const std::string& folder);
 
@@ -56,7 +56,8 @@ class SearchIndex {
   /// Takes in files, and those of folders at any depth but for names that begin with a dot. A file that has changed
   /// since it was taken in is taken in anew; any file of the index that is gone is dropped. Files that hold a zero byte
   /// or are not UTF-8 are left out; what the index holds of those that cannot be read stays. `on_passages` is told how
-  /// many passages are embedded, and of how many. Throws SystemError when a path does not exist.
+  /// many passages are embedded, and of how many. Throws SystemError when a path does not exist. When it throws, files
+  /// that have changed are as they were.
   IndexChange update(const std::vector<std::string>& paths,
                      const std::function<void(int64_t done, int64_t total)>& on_passages = {});
 
@@ -74,7 +75,7 @@ class SearchIndex {
     std::vector<float> vectors;  ///< [passages, width]
   };
   std::string shown(const std::string& path) const;
-  void embed(const std::vector<File*>& files, const std::function<void(int64_t done, int64_t total)>& on_passages);
+  void embed(std::map<std::string, File>& files, const std::function<void(int64_t done, int64_t total)>& on_passages);
 
   std::string path_, folder_;
   SearchModel model_;
