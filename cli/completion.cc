@@ -9,10 +9,10 @@
 namespace qkv::cli {
 namespace {
 
-/// Words worth offering after an option, where there are few.
-std::string choices(const std::string& option) {
+/// Words worth offering after an option of a verb, where there are few.
+std::string choices(const CLI::App& verb, const std::string& option) {
   if (option == "--causal") return "top_left bottom_right offsets";
-  if (option == "--dtype") return "f64 f32 bf16 f16";
+  if (option == "--dtype") return verb.get_option_no_throw("--q") != nullptr ? "f64 f32 bf16 f16" : "f32 bf16";
   if (option == "--buckets") return "bidirectional causal";
   if (option == "SHELL") return "bash zsh";
   return {};
@@ -39,8 +39,8 @@ std::string option_words(const CLI::App& verb) {
   std::string words;
   for (const CLI::Option* option : verb.get_options()) {
     for (const std::string& name : names_of(*option)) words += (words.empty() ? "" : " ") + name;
-    if (option->get_positional() && !choices(option->get_name()).empty()) {
-      words += " " + choices(option->get_name());
+    if (option->get_positional() && !choices(verb, option->get_name()).empty()) {
+      words += " " + choices(verb, option->get_name());
     }
   }
   return words;
@@ -53,6 +53,20 @@ std::string all_words(const CLI::App& verb) {
   return words;
 }
 
+/// Lines of bash that offer the choices after an option of a verb, or of a word that may follow it.
+std::string bash_choices(const std::string& name, const CLI::App& verb) {
+  std::string text;
+  for (const CLI::Option* option : verb.get_options()) {
+    for (const std::string& flag : names_of(*option)) {
+      const std::string words = choices(verb, flag);
+      if (words.empty()) continue;
+      text += concat("    '", name, " ", flag, "') COMPREPLY=($(compgen -W '", words, "' -- \"$word\")); return ;;\n");
+    }
+  }
+  for (const CLI::App* inner : verbs(verb)) text += bash_choices(name, *inner);
+  return text;
+}
+
 std::string bash(const CLI::App& app) {
   std::string verb_words;
   for (const CLI::App* verb : verbs(app)) verb_words += verb->get_name() + " ";
@@ -63,10 +77,9 @@ std::string bash(const CLI::App& app) {
           "  COMPREPLY=()\n"
           "  if [[ $COMP_CWORD -eq 1 ]]; then\n"
           "    COMPREPLY=($(compgen -W '"
-       << verb_words << option_words(app) << "' -- \"$word\"))\n    return\n  fi\n  case $before in\n";
-  for (const char* option : {"--causal", "--dtype", "--buckets"}) {
-    text << "    " << option << ") COMPREPLY=($(compgen -W '" << choices(option) << "' -- \"$word\")); return ;;\n";
-  }
+       << verb_words << option_words(app)
+       << "' -- \"$word\"))\n    return\n  fi\n  case \"${COMP_WORDS[1]} $before\" in\n";
+  for (const CLI::App* verb : verbs(app)) text << bash_choices(verb->get_name(), *verb);
   text << "  esac\n  case ${COMP_WORDS[1]} in\n";
   for (const CLI::App* verb : verbs(app)) {
     text << "    " << verb->get_name() << ") words='" << all_words(*verb) << "' ;;\n";
@@ -99,9 +112,9 @@ std::string zsh_quoted(const std::string& text) {
   return quoted;
 }
 
-std::string zsh_argument(const CLI::Option& option) {
+std::string zsh_argument(const CLI::App& verb, const CLI::Option& option) {
   if (!takes_value(option)) return {};
-  const std::string words = choices("--" + (option.get_lnames().empty() ? "" : option.get_lnames().front()));
+  const std::string words = choices(verb, "--" + (option.get_lnames().empty() ? "" : option.get_lnames().front()));
   if (!words.empty()) return ":value:(" + words + ")";
   return takes_path(option) ? ":file:_files" : ":value: ";
 }
@@ -135,11 +148,11 @@ std::string zsh(const CLI::App& app) {
     }
     for (const CLI::Option* option : options) {
       for (const std::string& name : names_of(*option)) {
-        text << " \\\n        '" << name << "[" << zsh_quoted(option->get_description()) << "]" << zsh_argument(*option)
-             << "'";
+        text << " \\\n        '" << name << "[" << zsh_quoted(option->get_description()) << "]"
+             << zsh_argument(*verb, *option) << "'";
       }
       if (!option->get_positional()) continue;
-      const std::string words = choices(option->get_name());
+      const std::string words = choices(*verb, option->get_name());
       text << " \\\n        '1:" << option->get_name() << ":" << (words.empty() ? "_files" : "(" + words + ")") << "'";
     }
     text << "\n      ;;\n";

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "qkv/inspect/cost.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/cost_measure.h"
+#include "cli/model_files.h"
 #include "cli/verbs.h"
 #include "qkv/support/error.h"
 
@@ -155,6 +157,14 @@ std::string as_text(const ModelConfig& config, const CostQuery& query, const Mod
   return table.text();
 }
 
+/// Whether a folder holds tensors, or the list of the files that do.
+bool holds_weights(const std::string& folder) {
+  const std::vector<std::string> files = model_files(folder);
+  return std::any_of(files.begin(), files.end(), [](const std::string& file) {
+    return file.ends_with(".safetensors") || file.ends_with(".safetensors.index.json");
+  });
+}
+
 void run(const Call& call) {
   use_target(call);
   const bool is_folder = std::filesystem::is_directory(call.model);
@@ -165,7 +175,10 @@ void run(const Call& call) {
                         .dtype = call.run.dtype};
   const ModelCost cost = model_cost(config, query);
   std::vector<Measured> measured;
-  if (call.run.measure) measured = measure_cost(config, is_folder ? call.model : "", query, call.options.threads);
+  if (call.run.measure) {
+    const bool weighs = is_folder && holds_weights(call.model);
+    measured = measure_cost(config, weighs ? call.model : "", query, call.options.threads);
+  }
   print(call.json ? as_json(config, cost, measured) : as_text(config, query, cost, measured));
 }
 

@@ -52,24 +52,14 @@ std::vector<Measured> measure_decoder(const Transformer& model, const CostQuery&
     return query.memory_tokens > 0 ? model.start(TokenBatch{.tokens = memory}) : model.start(1);
   };
   DecoderState state = fresh();
-  const auto prefill_cache = [&] {
-    if (cached > 0) model.decode(state, {.tokens = all.first(cached)});
-  };
+  if (cached > 0) model.decode(state, {.tokens = all.first(cached)});
   std::vector<Measured> result;
-  if (query.memory_tokens > 0) {  // the encoder's work is part of it
-    result.push_back(timed(
-        "prefill", cost.prefill.total_with_head(), [] {},
-        [&] {
-          state = fresh();
-          prefill_cache();
-          model.decode(state, {.tokens = all.subspan(cached)}, LogitRows::all);
-        }));
-  } else {
-    prefill_cache();
-    result.push_back(timed(
-        "prefill", cost.prefill.total_with_head(), [&] { state.truncate(0, query.cache); },
-        [&] { model.decode(state, {.tokens = all.subspan(cached)}, LogitRows::all); }));
-  }
+  result.push_back(timed(
+      "prefill", cost.prefill.total_with_head(), [&] { state.truncate(0, query.cache); },
+      [&] {
+        if (query.memory_tokens > 0) fresh();  // the encoder's work is part of it, that on the cached tokens is not
+        model.decode(state, {.tokens = all.subspan(cached)}, LogitRows::all);
+      }));
   result.back().cache_bytes = state.bytes();
   result.push_back(timed(
       "decode step", cost.decode.total_with_head(), [&] { state.truncate(0, context - 1); },

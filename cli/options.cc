@@ -119,6 +119,12 @@ void add_model_options(CLI::App& verb, Call& call) {
       ->group("How to run");
 }
 
+void add_idle_dtype(CLI::App& verb, Call& call) {
+  add_value(verb, call, "--dtype", "TYPE", "f32 or bf16; of no effect here, as for every verb with a model",
+            [](const std::string& text) { parse_model_dtype("--dtype", text); })
+      ->group("How to run");
+}
+
 void add_machine_options(CLI::App& verb, Call& call) {
   const char* group = "How to run";
   add_value(verb, call, "--threads", "N", "1 to 4096 (default: all CPUs this process may use)",

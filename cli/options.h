@@ -71,6 +71,8 @@ struct Call {
 void add_problem_options(CLI::App& verb, Call& call, Reads reads);
 /// --model DIR, --dtype f32|bf16, and what follows.
 void add_model_options(CLI::App& verb, Call& call);
+/// --dtype f32|bf16 of a verb that computes nothing in it, for all verbs of models take it.
+void add_idle_dtype(CLI::App& verb, Call& call);
 /// --threads, --target, --json.
 void add_machine_options(CLI::App& verb, Call& call);
 /// One option whose value is handed to `set`.

@@ -59,8 +59,11 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
 
 /// What the parser found wrong, in our words where they say more.
 [[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error) {
-  const auto verbs = app.get_subcommands();
-  const std::string help = concat("; see qkv", verbs.empty() ? "" : " " + verbs.front()->get_name(), " --help");
+  std::string help = "; see qkv ";
+  for (auto verbs = app.get_subcommands(); !verbs.empty(); verbs = verbs.front()->get_subcommands()) {
+    help += verbs.front()->get_name() + " ";
+  }
+  help += "--help";
   const std::string text = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> extra = app.remaining(true);

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "cli/clean_up.h"
+#include "cli/output_place.h"
 #include "cli/verbs.h"
 #include "qkv/models/sentence_embedder.h"
 #include "qkv/search/search_index.h"
@@ -115,6 +116,7 @@ void run(const Call& call) {
   const bool adds = !call.search.add.empty();
   require(adds != !call.search.query.empty(), "expected --add PATH... or a query, got ", adds ? "both" : "neither");
   use_target(call);
+  if (adds) check_output_place(call.search.index, call.search.index);
   if (!adds && !std::filesystem::exists(call.search.index)) {
     throw SystemError(call.search.index + ": no such index; --add makes one");
   }

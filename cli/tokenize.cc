@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -26,9 +27,7 @@ void add(CLI::App& verb, Call& call) {
   add_switch(verb, call.with_offsets, "--offsets", "write every token as id:begin-end, in code points of the line");
   add_switch(verb, call.no_special, "--no-special", "add no special tokens; with --decode, leave them out");
   add_machine_options(verb, call);
-  add_value(verb, call, "--dtype", "TYPE", "f32 or bf16; of no effect here, as for every verb with a model",
-            [&](const std::string& text) { parse_model_dtype("--dtype", text); })
-      ->group("How to run");
+  add_idle_dtype(verb, call);
 }
 
 std::string tokenizer_path(const std::string& model) {
@@ -97,6 +96,12 @@ std::string decoded(const Call& call, const Tokenizer& tokenizer, const std::str
   return call.json ? nlohmann::json{{"text", text}}.dump() + "\n" : text + "\n";
 }
 
+/// What a line of the input came to.
+struct Outcome {
+  std::string text;  ///< the line of the output, or what is wrong with that of the input
+  bool is_wrong = false;
+};
+
 void run(const Call& call) {
   require(!call.decode || !call.with_offsets, "--decode and --offsets exclude each other: text has no tokens");
   use_target(call);
@@ -108,24 +113,26 @@ void run(const Call& call) {
   Lines input;
   size_t first = 1;
   for (std::vector<std::string> lines = input.next(); !lines.empty(); lines = input.next()) {
-    std::vector<std::string> results(lines.size());
+    std::vector<Outcome> outcomes(lines.size());
     parallel_for(static_cast<int64_t>(lines.size()), threads, [&](int64_t index, int worker) {
       const auto n = static_cast<size_t>(index), w = static_cast<size_t>(worker);
       try {
         if (call.decode) {
-          results[n] = decoded(call, tokenizer, lines[n]);
+          outcomes[n].text = decoded(call, tokenizer, lines[n]);
         } else {
           tokenizer.encode(lines[n], options, workspaces[w], encodings[w]);
-          results[n] = encoded(call, encodings[w]);
+          outcomes[n].text = encoded(call, encodings[w]);
         }
       } catch (const Error& error) {
-        fail("standard input: line ", first + n, ": ", error.what());
+        outcomes[n] = {error.what(), true};
       }
     });
+    const auto wrong = std::find_if(outcomes.begin(), outcomes.end(), [](const Outcome& one) { return one.is_wrong; });
     std::string text;
-    for (const std::string& result : results) text += result;
+    for (auto one = outcomes.begin(); one != wrong; ++one) text += one->text;
     print(text);
-    first += lines.size();
+    first += static_cast<size_t>(wrong - outcomes.begin());
+    if (wrong != outcomes.end()) fail("standard input: line ", first, ": ", wrong->text);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "cli/clean_up.h"
+#include "cli/output_place.h"
 #include "cli/verbs.h"
 #include "qkv/support/error.h"
 #include "qkv/text/bpe_training.h"
@@ -24,6 +25,7 @@ void add(CLI::App& verb, Call& call) {
   train->add_option("--special", call.special_tokens, "special tokens, the first ids (default <|endoftext|>)")
       ->type_name("TOKENS");
   add_machine_options(*train, call);
+  add_idle_dtype(*train, call);
 }
 
 void check_output(const Call& call) {
@@ -34,6 +36,7 @@ void check_output(const Call& call) {
   }
   require(!std::filesystem::is_directory(call.output), "--output: ", call.output,
           ": a folder stands where a file goes");
+  check_output_place(call.output, call.output);
 }
 
 std::string summary(const Call& call, const BpeTrainer& trainer, double seconds) {

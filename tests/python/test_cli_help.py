@@ -85,6 +85,9 @@ def test_bash_completion(qkv):
     assert set(complete(qkv, "grad", "--d_")) == {"--d_out", "--d_lse"}
     assert complete(qkv, "probe", "--causal", "b") == ["bottom_right"]
     assert set(complete(qkv, "attend", "--dtype", "")) == {"f64", "f32", "bf16", "f16"}
+    for verb in "logits", "cost", "tokenize", "tokenizer":
+        assert set(complete(qkv, verb, "--dtype", "")) == {"f32", "bf16"}
+    assert complete(qkv, "attend", "--buckets", "c") == ["causal"]
     assert complete(qkv, "completion", "z") == ["zsh"]
     for verb, options in OPTIONS.items():
         assert set(complete(qkv, verb, "--")) >= {option for option in options if option.startswith("--")}

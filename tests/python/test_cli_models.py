@@ -227,7 +227,11 @@ def test_measured_costs_are_those_predicted(qkv, model, tmp_path):
     t5 = tmp_path / "t5.json"
     t5.write_text(json.dumps({"model_type": "t5", "vocab_size": 9, "d_model": 8, "d_kv": 4, "d_ff": 8,
                               "num_layers": 1, "num_heads": 2}))
-    for arguments in ([model, "--cache", "3"], [t5, "--memory-tokens", "7"]):
+    config_alone = tmp_path / "config_alone"
+    config_alone.mkdir()
+    (config_alone / "config.json").write_text(json.dumps(CONFIG))
+    for arguments in ([model, "--cache", "3"], [config_alone], [t5, "--memory-tokens", "7"],
+                      [t5, "--memory-tokens", "7", "--cache", "30"]):
         said = json.loads(qkv("cost", *arguments, "--tokens", "5", "--measure", "--json").stdout)
         for name, term in (("prefill", "prefill"), ("decode step", "decode")):
             measured = said["measured"][name]

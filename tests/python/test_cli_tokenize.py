@@ -62,9 +62,12 @@ def test_threads_change_nothing(qkv, folder, threads):
     assert qkv("tokenize", "--model", ".", "--offsets", "--threads", threads, input=text).stdout == expected
 
 
-def test_output_before_a_bad_line_of_a_later_batch_is_kept(qkv, folder):
-    done = qkv("tokenize", "--model", ".", "--decode", input="7\n" * 5000 + "x\n", check=False)
-    assert done.returncode == 2 and "line 5001" in done.stderr and done.stdout.count("\n") == 4096
+@pytest.mark.parametrize("good", [0, 3, 4096, 5000])
+def test_lines_before_a_bad_one_are_written(qkv, folder, good):
+    done = qkv("tokenize", "--model", ".", "--decode", input="7\n" * good + "x\n7\ny\n", check=False)
+    assert done.returncode == 2 and done.stderr.startswith(f"qkv: error: standard input: line {good + 1}: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == qkv("tokenize", "--model", ".", "--decode", input="7\n" * good).stdout
 
 
 # ---- Training

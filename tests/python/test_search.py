@@ -63,7 +63,8 @@ def search(qkv, tmp_path):
     model = write_model(tmp_path / "model")
 
     def call(*arguments, model=model, **keywords):
-        return qkv("search", "--model", model, "--index", "index.safetensors", *arguments, **keywords)
+        index = [] if "--index" in arguments else ["--index", "index.safetensors"]
+        return qkv("search", "--model", model, *index, *arguments, **keywords)
 
     return call
 
@@ -176,6 +177,19 @@ def test_wrong_calls_leave_no_index(search, texts, tmp_path, code, text, argumen
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("qkv: error: ") and done.stderr.count("\n") == 1 and text in done.stderr
     assert not (tmp_path / "index.safetensors").exists()
+
+
+def test_an_index_may_lie_in_the_models_folder(search, texts):
+    index = "model/index.safetensors"
+    for added in 3, 0:
+        assert json.loads(search("--index", index, "--add", "texts", "--json").stdout)["added"] == added
+    assert "texts/one.txt:1" in search("--index", index, "hello world").stdout
+
+
+def test_a_place_without_a_folder_is_refused_before_the_work(search, texts):
+    done = search("--index", "no/index.safetensors", "--add", "texts", check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "qkv: error: no/index.safetensors: no such folder: no\n"
 
 
 def test_what_cannot_be_said_leaves_the_index(program, search, texts, tmp_path):

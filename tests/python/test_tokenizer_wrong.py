@@ -171,14 +171,16 @@ CALLS = {
     "decode_and_offsets": ("tokenize --model empty --decode --offsets", 2, "exclude each other"),
     "dtype": ("tokenize --model empty --dtype f64", 2, "--dtype: expected f32 or bf16"),
     "threads": ("tokenize --model empty --threads 0", 2, "--threads"),
-    "what_to_train": ("tokenizer", 2, "subcommand is required"),
-    "no_data": ("tokenizer train --vocabulary 300 -o t.json", 2, "--data is required"),
+    "what_to_train": ("tokenizer", 2, "subcommand is required; see qkv tokenizer --help"),
+    "train_dtype": ("tokenizer train --data a.txt --vocabulary 300 -o t.json --dtype f64", 2, "--dtype: expected f32 or bf16"),
+    "train_option": ("tokenizer train --data a.txt --vocabulary 300 -o t.json --nosuch", 2, "see qkv tokenizer train --help"),
+    "no_data": ("tokenizer train --vocabulary 300 -o t.json", 2, "--data is required; see qkv tokenizer train --help"),
     "data_missing": ("tokenizer train --data nowhere.txt --vocabulary 300 -o t.json", 1, "nowhere.txt"),
     "vocabulary": ("tokenizer train --data a.txt --vocabulary 256 -o t.json", 2, "expected a vocabulary of at least 257"),
     "vocabulary_word": ("tokenizer train --data a.txt --vocabulary many -o t.json", 2, "--vocabulary"),
     "output_is_data": ("tokenizer train --data a.txt --vocabulary 300 -o ./a.txt", 2, "is the input a.txt"),
     "output_is_folder": ("tokenizer train --data a.txt --vocabulary 300 -o empty", 2, "a folder stands where a file goes"),
-    "output_nowhere": ("tokenizer train --data a.txt --vocabulary 300 -o no/t.json", 1, "no/t.json"),
+    "output_nowhere": ("tokenizer train --data a.txt --vocabulary 300 -o no/t.json", 1, "no/t.json: no such folder: no"),
     "data_invalid": ("tokenizer train --data bad.txt --vocabulary 300 -o t.json", 2, "bad.txt: line 2: byte 3 is not valid UTF-8"),
     "special_twice": ("tokenizer train --data a.txt --vocabulary 300 -o t.json --special x1 x1", 2, "\"x1\" is given twice"),
     "special_byte": ("tokenizer train --data a.txt --vocabulary 300 -o t.json --special x", 2, "is the token of a byte"),
@@ -192,7 +194,9 @@ def test_wrong_call(qkv, tmp_path, name):
     (tmp_path / "a.txt").write_text("some text\n")
     (tmp_path / "bad.txt").write_bytes(b"some\nab\xff\n")
     before = sorted(path.name for path in tmp_path.iterdir())
-    assert_refused(qkv(*arguments.split(), input="", check=False), code, message)
+    done = qkv(*arguments.split(), input="", check=False)
+    assert_refused(done, code, message)
+    assert done.stdout == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
