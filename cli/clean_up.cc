@@ -71,6 +71,7 @@ void CleanUp::wait() {
   while (::sem_wait(&wake) != 0) {
   }
   if (asked == 0) return;
+  const std::lock_guard ends(steps_);
   for (const fs::path& path : unfinished(folder_)) {
     // Whoever writes goes on meanwhile. Under another name nothing can be made in a folder, nor can it take its place
     // while it is being emptied; one that is in its place already stays.

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <filesystem>
+#include <mutex>
 #include <thread>
 
 namespace qkv::cli {
@@ -19,12 +20,16 @@ class CleanUp {
   CleanUp(const CleanUp&) = delete;
   CleanUp& operator=(const CleanUp&) = delete;
 
+  /// While what this returns lives, the process does not end: for steps of which none may be left out.
+  [[nodiscard]] std::unique_lock<std::mutex> hold() { return std::unique_lock(steps_); }
+
  private:
   void wait();
 
   static constexpr std::array<int, 3> kSignals{SIGINT, SIGTERM, SIGHUP};
   std::filesystem::path folder_;
   std::array<struct sigaction, 3> before_{};
+  std::mutex steps_;
   std::thread waiting_;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/clean_up.h"
+#include "cli/output_place.h"
 #include "qkv/support/error.h"
 #include "qkv/tensor/npy.h"
 #include "qkv/tensor/safetensors.h"
@@ -87,12 +88,7 @@ Output::Output(const std::string& path, const std::vector<std::string>& inputs, 
 void Output::check_place(const Arrays& arrays) const {
   std::error_code error;
   const fs::file_status status = fs::status(place_, error);
-  if (!fs::exists(status)) {
-    const fs::path parent = folder_around(place_);
-    if (!fs::exists(parent, error)) throw SystemError(concat(name_, ": no such folder: ", parent.string()));
-    require(fs::is_directory(parent, error), name_, ": ", parent.string(), " is not a folder");
-    return;
-  }
+  if (!fs::exists(status)) return check_output_place(name_, place_);
   if (kind_ == Kind::folder) {
     require(fs::is_directory(status), name_,
             ": exists and is not a folder; expected a name that ends in .safetensors, or a folder for .npy files");
@@ -148,9 +144,10 @@ void Output::write_folder(const Arrays& arrays) const {
   const bool exists = fs::is_directory(place_, error);
   // Inside the folder where there is one, so that every rename stays on one file system.
   StagingFolder staging(exists ? place_ : folder_around(place_));
-  const CleanUp clean_up(staging.path());
+  CleanUp clean_up(staging.path());
   for (const auto& [name, tensor] : arrays) write_npy((staging.path() / (name + ".npy")).string(), tensor.view());
   if (!exists) return staging.become(place_);
+  const auto hold = clean_up.hold();  // a folder holds the old arrays or the new ones
   Exchange exchange(staging.path(), place_);
   for (const auto& [name, tensor] : arrays) exchange.move(name + ".npy");
   exchange.finish();
