@@ -18,14 +18,14 @@ def heads_first(tokens, heads):
     """[B, T, heads * width] as [B, heads, T, width], other strides over the same memory; rank 4 as it is."""
     if tokens.ndim == 4:
         return tokens
-    return tokens.reshape(*tokens.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+    return tokens.reshape(*tokens.shape[:2], heads, tokens.shape[2] // heads).transpose(0, 2, 1, 3)
 
 
 def tokens_first(heads, like):
     """The reverse, where `like` has rank 3."""
     if like.ndim == 4:
         return heads
-    return heads.transpose(0, 2, 1, 3).reshape(*like.shape[:2], -1)
+    return heads.transpose(0, 2, 1, 3).reshape(*like.shape[:2], heads.shape[1] * heads.shape[3])
 
 
 def mask_option(mask, keys):

@@ -22,10 +22,12 @@ def as_ids(tokens, name):
 
 
 def is_one(prompt):
-    """One sequence, not several."""
-    if isinstance(prompt, str) or isinstance(prompt, np.ndarray) and prompt.ndim == 1:
+    """One sequence, not several: a text, an array of one axis, or a list of ids. An empty list is no sequences."""
+    if isinstance(prompt, str):
         return True
-    return len(prompt) == 0 or isinstance(prompt[0], (int, np.integer))
+    if hasattr(prompt, "ndim"):
+        return prompt.ndim == 1
+    return len(prompt) > 0 and (isinstance(prompt[0], int) or getattr(prompt[0], "ndim", None) == 0)
 
 
 class Transformer:

@@ -98,8 +98,7 @@ class Buffers {
 
  private:
   static uint64_t integer(const ffi::AnyBuffer& buffer) {
-    require(buffer.element_count() == 1 && (buffer.size_bytes() == 4 || buffer.size_bytes() == 8),
-            "seed: expected one integer of 32 or 64 bits");
+    require(buffer.size_bytes() == 4 || buffer.size_bytes() == 8, "seed: expected one integer of 32 or 64 bits");
     uint64_t value = 0;
     std::memcpy(&value, buffer.untyped_data(), buffer.size_bytes());  // little-endian, as every machine of XLA's is
     return value;
@@ -159,8 +158,7 @@ AttentionOptions options_of(const Attributes& attributes, const Buffers& buffers
   const auto queries = attributes.get<int64_t>("block_queries");
   const auto keys = attributes.get<int64_t>("block_keys");
   if (queries && keys) options.block = {*queries, *keys};
-  if (const auto seed = attributes.get<int64_t>("seed")) options.seed = static_cast<uint64_t>(*seed);
-  if (buffers.seed()) options.seed = buffers.seed();
+  options.seed = buffers.seed();
   options.threads = static_cast<int>(attributes.get<int64_t>("threads").value_or(0));
   return options;
 }

@@ -131,6 +131,15 @@ def test_a_seed_may_be_traced():
     assert not np.array_equal(attend(7), attend(8))
 
 
+def test_another_seed_is_not_another_compilation():
+    point = qkv_arrays()
+    qkv.jax.attention(*point, dropout=0.5, seed=0)
+    before = qkv.jax.primitives.forward.compiled.cache_info().misses
+    for seed in range(1, 4):
+        qkv.jax.attention(*point, dropout=0.5, seed=seed)
+    assert qkv.jax.primitives.forward.compiled.cache_info().misses == before
+
+
 def test_a_step_of_training_under_jit():
     q, k, v, bias = *qkv_arrays(B=1, Tq=8, Tk=8), jnp.zeros((1, 2, 8, 8))
     target = arrays((1, 2, 8, 3), seed=4)[0]
@@ -150,6 +159,8 @@ WRONG = {
     "offset": (ValueError, "exclude", lambda q, k, v: qkv.jax.attention(q, k, v, causal=1, offset=1)),
     "table": (RuntimeError, "buckets=", lambda q, k, v: qkv.jax.attention(q, k, v, table=jnp.zeros((2, 4)))),
     "seed": (RuntimeError, "seed", lambda q, k, v: qkv.jax.attention(q, k, v, dropout=0.5)),
+    "negative_seed": (TypeError, "seed: expected", lambda q, k, v: qkv.jax.attention(q, k, v, dropout=0.5, seed=-1)),
+    "long_seed": (TypeError, "seed: expected", lambda q, k, v: qkv.jax.attention(q, k, v, dropout=0.5, seed=2**64)),
     "dropout": (TypeError, "dropout: expected a number", lambda q, k, v: qkv.jax.attention(q, k, v, dropout="x")),
     "traced": (TypeError, "softcap: expected a number that does not depend",
                lambda q, k, v: jax.jit(lambda cap: qkv.jax.attention(q, k, v, softcap=cap))(1.0)),

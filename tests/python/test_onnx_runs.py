@@ -46,14 +46,22 @@ def test_it_is_qkv_that_computes(monkeypatch):
     assert calls == [1]
 
 
-def test_wrong_models_get_the_sentence_of_qkv():
+def session_of(**attributes):
     import onnx
 
-    node = onnx.helper.make_node("Attention", ["Q", "K", "V"], ["Y"])
+    node = onnx.helper.make_node("Attention", ["Q", "K", "V"], ["Y"], **attributes)
     values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in "QKVY"]
     graph = onnx.helper.make_graph([node], "g", values[:3], values[3:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)])
-    session = ReferenceEvaluator(model, new_ops=[qkv.onnx.Attention])
+    return ReferenceEvaluator(model, new_ops=[qkv.onnx.Attention])
+
+
+def test_wrong_models_get_the_sentence_of_qkv():
     x = np.ones((1, 2, 3, 4), np.float32)
     with pytest.raises(ValueError, match="v has 2 keys, k has 3"):
-        session.run(None, {"Q": x, "K": x, "V": x[:, :, :2]})
+        session_of().run(None, {"Q": x, "K": x, "V": x[:, :, :2]})
+
+
+def test_no_tokens_of_rank_3():
+    x = np.ones((2, 0, 8), np.float32)
+    assert session_of(q_num_heads=2, kv_num_heads=2).run(None, {"Q": x, "K": x, "V": x})[0].shape == x.shape

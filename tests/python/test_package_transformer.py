@@ -63,6 +63,7 @@ def test_logits(pair):
     assert got.dtype == np.float32 and got.shape == want.shape
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
     assert np.array_equal(ours.logits(np.array(ids), decoder_tokens(theirs)), got)
+    assert np.array_equal(ours.logits(torch.tensor(ids), decoder_tokens(theirs)), got)
     several = ours.logits([ids, ids[:3]], None if decoder_tokens(theirs) is None else [decoder_tokens(theirs)] * 2)
     assert np.array_equal(several[0], got)
     np.testing.assert_allclose(several[1], their_logits(theirs, ids[:3]), rtol=1e-4, atol=1e-4)
@@ -75,6 +76,8 @@ def test_greedy_tokens(pair):
     want = want[1:] if theirs.config.is_encoder_decoder else want[len(ids):]
     assert ours.generate(ids, 12) == want
     assert ours.generate([ids, ids[:3]], 12)[0] == want
+    assert ours.generate(torch.tensor(ids), 12) == want and ours.generate(torch.tensor([ids]), 12) == [want]
+    assert ours.generate([], 12) == []
     assert list(ours.generate(ids, 12, stream=True)) == want
     details = ours.generate(ids, 12, details=True)
     assert details["tokens"] == want and details["finish"] == ("end" if want[-1] == 2 else "length")

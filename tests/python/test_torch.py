@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -333,3 +334,27 @@ def test_first_calls_of_several_threads():
     done = subprocess.run([sys.executable, "-c", FIRST_CALLS], capture_output=True, text=True, timeout=60,
                           env={**os.environ, "PYTHONPATH": str(Path(qkv.__file__).parents[1])})
     assert done.stdout == "done\n", done.stderr
+
+
+NUMBERS = {
+    "scale": {"scale": np.float32(0.125)}, "softcap": {"softcap": np.array(1.5, np.float32)},
+    "softcap_tensor": {"softcap": torch.tensor(1.5)}, "causal": {"causal": np.int64(1)},
+    "window": {"window": (np.int64(1), None), "offset": np.int32(1)}, "window_array": {"window": np.array([1, 0])},
+    "dropout": {"dropout": np.float32(0.25), "seed": np.int64(3)},
+    "block": {"block_mask": BLOCKS, "block": (np.int64(2), np.int64(2))},
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_of_other_libraries_with_a_gradient(name):
+    inputs = qkv_tensors(grad=False)
+    want = qkv.torch.attention(*inputs, **NUMBERS[name])
+    got = qkv.torch.attention(inputs[0].requires_grad_(), *inputs[1:], **NUMBERS[name])
+    assert torch.equal(got, want)
+    got.sum().backward()
+
+
+def test_multihead_attention_of_an_empty_batch():
+    x = torch.ones(3, 0, 8)
+    out, weights = qkv.torch.MultiheadAttention(8, 2)(x, x, x)
+    assert out.shape == x.shape and weights.shape == (0, 3, 3)

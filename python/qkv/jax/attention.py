@@ -4,6 +4,7 @@
 import operator
 
 import jax.numpy as jnp
+import numpy as np
 
 from qkv.jax import primitives
 
@@ -29,6 +30,16 @@ def pair(value, name, what):
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ValueError(f"{name}: expected {what}, got {value!r}")
     return value
+
+
+def seed_array(seed):
+    """An array and no static option, so that another seed is not another compilation: one integer, or two halves."""
+    if hasattr(seed, "dtype"):
+        return jnp.asarray(seed).reshape(())
+    seed = integer(seed, "seed")
+    if not 0 <= seed < 2**64:
+        raise TypeError(f"seed: expected an integer of 0 to 2^64 - 1, got {seed}")
+    return np.array([seed % 2**32, seed >> 32], np.uint32)  # JAX may know no integers of 64 bits
 
 
 def static_options(softcap, causal, window, offset, buckets, max_distance, block, dropout, threads):
@@ -84,11 +95,7 @@ def attention(q, k, v, *, return_lse=False, scale=None, softcap=0.0, causal=None
     tensors.update(zip(ARRAYS, (mask, offsets, key_lengths, query_lengths, query_segment, key_segment, block_mask,
                                 query_starts, key_starts)))
     if seed is not None:
-        if hasattr(seed, "dtype"):
-            tensors["seed"] = seed
-        else:
-            seed = integer(seed, "seed")
-            options["seed"] = seed - 2**64 if seed >= 2**63 else seed  # the same 64 bits
+        tensors["seed"] = seed_array(seed)
     tensors = {name: jnp.asarray(array) for name, array in tensors.items() if array is not None}
     options = tuple((name, primitives.attribute(value)) for name, value in options.items())
     out, lse, *_ = primitives.forward.bind(*tensors.values(), names=tuple(tensors), options=options)

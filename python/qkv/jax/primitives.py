@@ -56,7 +56,7 @@ class Mode:
         batching.primitive_batchers[self.primitive] = self.batch
         mlir.register_lowering(self.primitive, self.lower, platform="cpu")
 
-    @functools.lru_cache(maxsize=None)
+    @functools.lru_cache(maxsize=1024)
     def compiled(self, parameters):
         return jax.jit(functools.partial(self.primitive.bind, **dict(parameters)))
 

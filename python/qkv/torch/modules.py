@@ -61,10 +61,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     def _masks(self, attn_mask, key_padding_mask, q, k):
         """PyTorch's masks (True hides) as a bias and a mask (True shows) that broadcast over [B, H, Tq, Tk]."""
-        added = k.shape[2] - (attn_mask if attn_mask is not None else k[0, 0].T).shape[-1]
         bias, mask = None, None
         if attn_mask is not None:
-            attn_mask = functional.pad(attn_mask, (0, added))
+            attn_mask = functional.pad(attn_mask, (0, k.shape[2] - attn_mask.shape[-1]))
             attn_mask = attn_mask[None, None] if attn_mask.dim() == 2 else attn_mask.unflatten(0, q.shape[:2])
             if attn_mask.dtype == torch.bool:
                 mask = ~attn_mask

@@ -22,6 +22,15 @@ class Options(NamedTuple):
     floats: Tuple[float, ...]
 
 
+def plain(value):
+    """Numbers and arrays of NumPy's or PyTorch's as Python's own, in pairs too."""
+    if isinstance(value, (str, *NUMBERS)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(plain(side) for side in value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def is_pair(value):
     return (isinstance(value, (tuple, list)) and len(value) == 2
             and all(side is None or isinstance(side, INTEGERS) and not isinstance(side, bool) for side in value))
@@ -33,6 +42,7 @@ def encode(options, extra):
     for name, value in options.items():
         if value is None:
             continue
+        value = plain(value)
         if is_pair(value):
             integers.update((f"{name}.{n}", side) for n, side in enumerate(value) if side is not None)
         elif isinstance(value, bool) or not isinstance(value, NUMBERS):
