@@ -153,7 +153,8 @@ HWY_NOINLINE void OutputsOfStored(const DecodeTile<T>& tile) {
   const ScoreTile<T>& score = block.score;
   constexpr int64_t N = kLanes<T>;
   const int64_t vectors = tile.values.columns / N;
-  HWY_ALIGN T last[kMostValueRows * N] = {};
+  HWY_ALIGN T last[kMostValueRows * N];
+  if (vectors * N < tile.values.columns) std::fill_n(last, kMostValueRows * N, T{0});
   const auto* values = static_cast<const typename Stored::Element*>(tile.values.data);
   const int64_t some = ValueRowsTogether(tile.values);
   LinesAhead ahead(OrderOfRows(SomeRows(tile.values, score.begin, score.end), tile.then));

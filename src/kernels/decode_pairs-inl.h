@@ -167,7 +167,8 @@ HWY_NOINLINE inline bool PairOutputsOfStored(const DecodeTile<float, BFloat16Pai
   const StoredRows& stored = tile.values;
   const int64_t units = stored.columns / kValueColumns;
   const int64_t column = units * kValueColumns;
-  HWY_ALIGN uint16_t last[kMostValueRows * kValueColumns] = {};
+  HWY_ALIGN uint16_t last[kMostValueRows * kValueColumns];
+  if (column < stored.columns) std::fill_n(last, kMostValueRows * kValueColumns, uint16_t{0});
   HWY_ALIGN float last_sums[16 * kValueColumns];
   const auto* values = static_cast<const uint16_t*>(stored.data);
   const BFloat16Pair* weights = ForwardSteps<float, BFloat16Pair>::Weights(score);
