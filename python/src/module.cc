@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// qkv._core: the library as Python sees it. Errors of the library become ValueError, those of the machine OSError.
+// qkv._core: the library as Python sees it. Errors of the library become ValueError, or TypeError for a dtype; those of
+// the machine OSError, or MemoryError for memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -30,8 +31,12 @@ namespace {
 void translate(const std::exception_ptr& exception, void*) {
   try {
     std::rethrow_exception(exception);
+  } catch (const MemoryError& error) {
+    PyErr_SetString(PyExc_MemoryError, error.what());
   } catch (const SystemError& error) {
     PyErr_SetString(PyExc_OSError, error.what());
+  } catch (const DtypeError& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
   } catch (const Error& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
   }

@@ -27,9 +27,9 @@ void check_main_ranks(const TensorView& q, const TensorView& k, const TensorView
   check_memory(q, "q");
   check_memory(k, "k");
   check_memory(v, "v");
-  require(is_floating(q.dtype()), "attention: q must be f64, f32, bf16 or f16, got ", name(q.dtype()));
-  require(k.dtype() == q.dtype(), "attention: k is ", name(k.dtype()), ", q is ", name(q.dtype()));
-  require(v.dtype() == q.dtype(), "attention: v is ", name(v.dtype()), ", q is ", name(q.dtype()));
+  require_dtype(is_floating(q.dtype()), "attention: q must be f64, f32, bf16 or f16, got ", name(q.dtype()));
+  require_dtype(k.dtype() == q.dtype(), "attention: k is ", name(k.dtype()), ", q is ", name(q.dtype()));
+  require_dtype(v.dtype() == q.dtype(), "attention: v is ", name(v.dtype()), ", q is ", name(q.dtype()));
   require(!packed || q.rank() == 3, "attention: packed q must be [total, heads, width], got ", q.shape());
   require(q.rank() >= 2 && q.rank() <= 4, "attention: q must have 2, 3 or 4 axes, got ", q.shape());
   require(k.rank() == q.rank(), "attention: k has ", k.rank(), " axes, q has ", q.rank());
@@ -163,7 +163,7 @@ void make_sequences(Problem& problem, const AttentionOptions& options) {
   try {
     problem.sequences.resize(static_cast<size_t>(problem.B));
   } catch (const std::exception&) {  // length_error or bad_alloc
-    throw SystemError(concat("attention: no memory for a batch of ", problem.B));
+    throw MemoryError(concat("attention: no memory for a batch of ", problem.B));
   }
   for (int64_t b = 0; b < problem.B; ++b) {
     Sequence& sequence = problem.sequences[static_cast<size_t>(b)];
@@ -313,7 +313,7 @@ void read_options(Problem& problem, const AttentionOptions& options, int rank) {
 /// Sizes and the operand of q against those of a cache; keys of a problem are those of its longest sequence.
 void read_cached_tensors(Problem& problem, const TensorView& q, const KeyValueCache& cache) {
   check_memory(q, "q");
-  require(q.dtype() == cache.dtype(), "attention: q is ", name(q.dtype()), ", the cache ", name(cache.dtype()));
+  require_dtype(q.dtype() == cache.dtype(), "attention: q is ", name(q.dtype()), ", the cache ", name(cache.dtype()));
   require(q.rank() == 3 || q.rank() == 4, "attention: q must have 3 or 4 axes with a cache, got ", q.shape());
   const int64_t batch = q.rank() == 4 ? q.size(0) : 1;
   same("the cache", cache.sequences(), "sequences ", "q", batch);

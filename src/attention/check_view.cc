@@ -90,13 +90,14 @@ void check_axes(const TensorView& view, const char* name, int rank, const std::a
 }
 
 void check_dtype(const TensorView& view, const char* name, DType expected) {
-  require(view.dtype() == expected, "attention: ", name, " must be ", qkv::name(expected), ", got ",
-          qkv::name(view.dtype()));
+  require_dtype(view.dtype() == expected, "attention: ", name, " must be ", qkv::name(expected), ", got ",
+                qkv::name(view.dtype()));
 }
 
 void check_dtype(const TensorView& view, const char* name, DType expected, DType other) {
-  require(view.dtype() == expected || view.dtype() == other, "attention: ", name, " must be ", qkv::name(expected),
-          expected == other ? "" : concat(" or ", qkv::name(other)), ", got ", qkv::name(view.dtype()));
+  require_dtype(view.dtype() == expected || view.dtype() == other, "attention: ", name, " must be ",
+                qkv::name(expected), expected == other ? "" : concat(" or ", qkv::name(other)), ", got ",
+                qkv::name(view.dtype()));
 }
 
 Operand make_operand(const TensorView& view, const std::array<int, 4>& axes) {

@@ -278,7 +278,7 @@ AttentionState attention_forward(const TensorView& q, const TensorView& k, const
 void attention_lse(const AttentionState& state, const MutableTensorView& lse) {
   const TensorView& m = state.row_max.view();
   check_memory(lse, "lse");
-  require(lse.dtype() == m.dtype(), "attention: lse must be ", name(m.dtype()), ", got ", name(lse.dtype()));
+  require_dtype(lse.dtype() == m.dtype(), "attention: lse must be ", name(m.dtype()), ", got ", name(lse.dtype()));
   const int skipped = m.rank() - lse.rank();
   bool fits = skipped >= 0;
   for (int axis = 0; fits && axis < m.rank(); ++axis) {

@@ -16,7 +16,7 @@ namespace qkv {
 struct Uninitialised {};
 inline constexpr Uninitialised kUninitialised;
 
-/// Scratch memory: zeroed unless asked otherwise, 64-byte aligned, large ones on huge pages. Throws SystemError when
+/// Scratch memory: zeroed unless asked otherwise, 64-byte aligned, large ones on huge pages. Throws MemoryError when
 /// there is none.
 template <class T>
 class AlignedArray {
@@ -31,7 +31,7 @@ class AlignedArray {
     const int64_t alignment = bytes < kHugePage ? kAlignment : kHugePage;
     // Not aligned_alloc: it cuts what it finds to pieces each time, malloc has what was freed last at hand.
     void* memory = std::malloc(static_cast<size_t>(checked_add(bytes, alignment, "scratch")));
-    if (memory == nullptr) throw SystemError(concat("memory: ", bytes, " bytes of scratch are not to be had"));
+    if (memory == nullptr) throw MemoryError(concat("memory: ", bytes, " bytes of scratch are not to be had"));
     const uintptr_t mask = static_cast<uintptr_t>(alignment) - 1;
     void* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory) + mask + 1) & ~mask);
     static_cast<void**>(aligned)[-1] = memory;  // malloc's own alignment leaves room for it

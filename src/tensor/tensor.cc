@@ -30,7 +30,7 @@ void Tensor::allocate(DType dtype, const Dims& shape, bool zeroed) {
   const auto size = static_cast<size_t>(padded);
   void* memory = zeroed ? std::calloc(size, 1) : std::malloc(size);
   if (memory == nullptr) {
-    throw SystemError(concat("no memory for a tensor of shape ", shape, " (", bytes, " bytes)"));
+    throw MemoryError(concat("no memory for a tensor of shape ", shape, " (", bytes, " bytes)"));
   }
   prefer_huge_pages(memory, padded);
   owner_ = std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); });

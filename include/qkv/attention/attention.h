@@ -23,7 +23,7 @@ struct AttentionState {
 /// ranks 2 ([T, D]) and 3 ([H, T, D]) are accepted, the same for all four. lse [B, H, Tq] of rank(q) - 1, f32 (f64 for
 /// f64). Packed: q [total_q, H, D], k [total_k, Hkv, D], v, out likewise, lse [total_q, H]. Any strides.
 /// Outputs must not overlap inputs, each other or themselves. A wrong call throws Error before anything is written.
-/// Extra memory is O((Tq + Tk)(D + Dv)) per head at most; where it is not to be had, SystemError or std::bad_alloc.
+/// Extra memory is O((Tq + Tk)(D + Dv)) per head at most; where it is not to be had, MemoryError or std::bad_alloc.
 void attention_forward(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options,
                        const MutableTensorView& out, const MutableTensorView& lse);
 

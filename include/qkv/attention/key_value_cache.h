@@ -20,7 +20,7 @@ namespace qkv {
 /// Calls that change a cache must not run at the same time as any other call on it; attention on it may, from any
 /// number of threads. A cache belongs to the instruction set in use when it was made.
 ///
-/// A wrong call throws Error and leaves the cache as it was; so does a call that finds no memory (SystemError or
+/// A wrong call throws Error and leaves the cache as it was; so does a call that finds no memory (MemoryError or
 /// std::bad_alloc).
 class KeyValueCache {
  public:

@@ -63,7 +63,7 @@ struct MatmulOptions {
 /// sum of 0. A and B are f32, bf16 or f16, each its own, and C is one of these; or all are f64.
 ///
 /// Throws Error for dtypes and shapes that do not fit, and when C overlaps itself or an input; the one exception is a
-/// residual that is C itself, element by element. Nothing has been written then. Throws SystemError without memory.
+/// residual that is C itself, element by element. Nothing has been written then. Throws MemoryError without memory.
 /// NaN and infinities propagate as the formula says: 0 * NaN is NaN.
 void matmul(const TensorView& a, const TensorView& b, const MutableTensorView& c, const MatmulOptions& options = {});
 void matmul(const TensorView& a, const PackedMatrix& b, const MutableTensorView& c, const MatmulOptions& options = {});

@@ -13,10 +13,22 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Attention got an array of a dtype that it does not take there.
+class DtypeError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// The call is right but the machine refuses: a missing file, a permission, a full disk, no memory.
 class SystemError : public Error {
  public:
   using Error::Error;
+};
+
+/// Memory is not to be had.
+class MemoryError : public SystemError {
+ public:
+  using SystemError::SystemError;
 };
 
 template <class... Parts>
@@ -34,6 +46,11 @@ template <class... Parts>
 template <class... Parts>
 void require(bool condition, const Parts&... parts) {
   if (!condition) fail(parts...);
+}
+
+template <class... Parts>
+void require_dtype(bool condition, const Parts&... parts) {
+  if (!condition) throw DtypeError(concat(parts...));
 }
 
 }  // namespace qkv

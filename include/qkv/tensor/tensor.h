@@ -12,7 +12,7 @@ namespace qkv {
 class Tensor {
  public:
   Tensor() = default;
-  /// Throws Error when the size does not fit, SystemError when there is no memory.
+  /// Throws Error when the size does not fit, MemoryError when there is no memory.
   Tensor(DType dtype, const Dims& shape);
   /// The same with whatever the memory held: for results that are written whole.
   static Tensor uninitialised(DType dtype, const Dims& shape);
