@@ -161,7 +161,7 @@ void BackwardTiles<T, E>::run_part(int64_t r, int64_t rows) {
   } else if (!part.cover.empty()) {
     part.tile = tile_of(part, r);
     run_kernel(part.tile);
-    if (!sums_deltas_) count_backward(part.tile.score, problem_.Dv);
+    if (!sums_deltas_) count_backward(part.tile.score, problem_.D, problem_.Dv);
     parts_.push_back(part);
   }
   if (covered < rows) run_part(r + covered, rows - covered);

@@ -218,7 +218,7 @@ class HeadWorker {
     }
     tile.then = next_keys(item, index);
     if (!kernels_of<T, E>().decode_block(tile)) forward_packed(tile.block, range, hkv, index);
-    count_forward(tile.block.score, problem_.Dv);
+    count_forward(tile.block.score, problem_.D, problem_.Dv);
     return true;
   }
 
@@ -234,7 +234,7 @@ class HeadWorker {
     }
     ForwardTile<T, E> tile = forward_tile(range, cover, row, 1);
     forward_packed(tile, range, hkv, index);
-    count_forward(tile.score, problem_.Dv);
+    count_forward(tile.score, problem_.D, problem_.Dv);
     return true;
   }
 

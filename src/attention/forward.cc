@@ -154,7 +154,7 @@ class ForwardWorker {
     tile.out_stride = tile.v_stride;
     tile.ahead = ahead_of_tile(item, r, index);
     kernels_of<T, E>().forward_tile(tile);
-    count_forward(tile.score, problem_.Dv);
+    count_forward(tile.score, problem_.D, problem_.Dv);
   }
 
   /// The triples of rows that no tile has met.

@@ -23,20 +23,20 @@ int64_t visible_pairs(const ScoreTile<T, E>& tile) {
   return pairs;
 }
 
-/// Counts a tile that a forward kernel has done.
+/// Counts a tile that a forward kernel has done. D is the problem's: a tile in pairs counts its own in pairs.
 template <class T, class E>
-void count_forward(const ScoreTile<T, E>& tile, int64_t Dv) {
+void count_forward(const ScoreTile<T, E>& tile, int64_t D, int64_t Dv) {
   if (!work_counter.on.load(std::memory_order_relaxed)) return;
   const int64_t pairs = visible_pairs(tile);
   work_counter.add(work_counter.score_entries, pairs);
-  work_counter.add(work_counter.score_multiplies, pairs * (tile.D + Dv));
+  work_counter.add(work_counter.score_multiplies, pairs * (D + Dv));
 }
 
 /// The same of a backward kernel: scores once more, dP, dV, dQ and dK.
 template <class T, class E>
-void count_backward(const ScoreTile<T, E>& tile, int64_t Dv) {
+void count_backward(const ScoreTile<T, E>& tile, int64_t D, int64_t Dv) {
   if (!work_counter.on.load(std::memory_order_relaxed)) return;
-  work_counter.add(work_counter.score_multiplies, visible_pairs(tile) * (3 * tile.D + 2 * Dv));
+  work_counter.add(work_counter.score_multiplies, visible_pairs(tile) * (3 * D + 2 * Dv));
 }
 
 }  // namespace qkv

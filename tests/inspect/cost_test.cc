@@ -155,6 +155,8 @@ class Counted : public ::testing::TestWithParam<TinyModel> {
   CostQuery query_{.tokens = 29,
                    .memory_tokens = config_.kind == ModelKind::encoder_decoder ? 13 : 0,
                    .cache = config_.has_decoder() ? 8 : 0};
+
+  void expect_predicted(DType dtype) const;
 };
 
 void expect_counted(const PassCost& pass, bool with_head) {
@@ -164,8 +166,8 @@ void expect_counted(const PassCost& pass, bool with_head) {
   EXPECT_EQ(count.score_entries, pass.score_entries);
 }
 
-TEST_P(Counted, PredictionsEqualWhatKernelsCount) {
-  const Transformer model = Transformer::random(config_, 1, {.threads = 2});
+void Counted::expect_predicted(DType dtype) const {
+  const Transformer model = Transformer::random(config_, 1, {.dtype = dtype, .threads = 2});
   const ModelCost cost = model_cost(config_, query_);
   const std::vector<uint32_t> tokens = tokens_of(query_.tokens), before = tokens_of(query_.cache);
   if (!config_.has_decoder()) {
@@ -195,6 +197,9 @@ TEST_P(Counted, PredictionsEqualWhatKernelsCount) {
   model.decode(state, {std::span(tokens).last(1)});
   expect_counted(cost.decode, true);
 }
+
+TEST_P(Counted, PredictionsEqualWhatKernelsCount) { expect_predicted(DType::f32); }
+TEST_P(Counted, PredictionsEqualWhatKernelsOnPairsCount) { expect_predicted(DType::bf16); }
 
 TEST_P(Counted, ParametersAreThoseOfTheCheckpoint) {
   models::Checkpoint checkpoint = models::Checkpoint::random(1);
