@@ -23,7 +23,7 @@ constexpr Family kFamilies[] = {
 
 }  // namespace
 
-const Family& family_of(const std::string& model_type, const std::string& where) {
+const Family& family_of(std::string_view model_type, const std::string& where) {
   std::string known;
   for (const Family& family : kFamilies) {
     if (model_type == family.model_type) return family;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "models/config_fields.h"
 #include "models/weights.h"
@@ -17,6 +18,6 @@ struct Family {
 };
 
 /// Throws Error that starts with `where` and names those that are supported.
-const Family& family_of(const std::string& model_type, const std::string& where);
+const Family& family_of(std::string_view model_type, const std::string& where);
 
 }  // namespace qkv::models

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/work_counter.h"
 
+#include <initializer_list>
+
 #include "qkv/support/work_count.h"
 
 namespace qkv {
